@@ -1,0 +1,343 @@
+"""Every live-tunable parameter: typed, bounded, with unit, default and source.
+
+`Tunables` is one frozen tree; a change makes a new tree (`changed`), which is validated as a
+whole before it can be seen by any decision. Paths name leaves, e.g. ``linear.alpha``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+from core.errors import Invalid
+
+
+def _num(default: float, low: float, high: float, unit: str, doc: str, source: str = "ours") -> Any:
+    meta = {"low": low, "high": high, "unit": unit, "doc": doc, "source": source}
+    return field(default=default, metadata=meta)
+
+
+def _choice(default: Any, choices: tuple[Any, ...], doc: str, source: str = "ours") -> Any:
+    meta = {"choices": choices, "unit": "", "doc": doc, "source": source}
+    return field(default=default, metadata=meta)
+
+
+def _flag(default: bool, doc: str, source: str = "ours") -> Any:
+    return _choice(default, (False, True), doc, source)
+
+
+def _text(default: str, doc: str, source: str = "ours") -> Any:
+    return field(default=default, metadata={"unit": "", "doc": doc, "source": source})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """`linear`: alpha * M/L + beta * (1 - load)."""
+
+    alpha: float = _num(0.5, 0.0, 1.0, "", "weight of the matched share", "S1 3.1")
+    beta: float = _num(0.5, 0.0, 1.0, "", "weight of idleness", "S1 3.1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighted:
+    """`weighted`: five scorers whose weights sum to 1."""
+
+    load: float = _num(0.3, 0.0, 1.0, "", "weight of 1 - load", "S2 4.4.3")
+    queue: float = _num(0.2, 0.0, 1.0, "", "weight of free queue share", "S2 4.4.3")
+    compute: float = _num(0.2, 0.0, 1.0, "", "weight of relative compute speed", "S2 4.4.3")
+    network: float = _num(0.15, 0.0, 1.0, "", "weight of closeness to the holder", "S2 4.4.3")
+    model: float = _num(0.15, 0.0, 1.0, "", "weight of the model being resident", "S2 4.4.3")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Multiplicative:
+    """`multiplicative`: P * max(B, 1)."""
+
+    count_queued: bool = _flag(True, "count queued tokens Q inside P", "S3 2.2; L")
+    log_tokens: bool = _flag(False, "use log(1 + P): very long prompts", "S3 5.1")
+    network_weight: float = _num(0.0, 0.0, 10.0, "", "P times 1 + w * (1 - closeness)", "S3 5.2")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """When a node pulls missing blocks from the best holder (F Algorithm 1)."""
+
+    enabled: bool = _flag(True, "let nodes that can fetch do so", "F Alg. 1")
+    balancing_threshold: float = _num(
+        1.3, 1.0, 100.0, "ratio", "fetch where best match > threshold * own match", "F Alg. 1"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """Latency limits used where a request brings none."""
+
+    ttft_s: float = _num(30.0, 0.001, 3600.0, "s", "time to first token", "F 5")
+    tbt_s: float = _num(0.2, 0.001, 60.0, "s", "time between tokens", "F 5")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """What happens to a request that every candidate would serve too late (spec 10)."""
+
+    mode: str = _choice("reject", ("off", "reject"), "reject by predicted SLO miss", "F Alg. 1")
+    early_rejection: bool = _flag(
+        True, "judge decode load at the time the prefill will end, not now", "F 5"
+    )
+    ttft_slack: float = _num(1.0, 0.1, 10.0, "ratio", "reject above slack * TTFT limit")
+    tbt_slack: float = _num(1.0, 0.1, 10.0, "ratio", "reject above slack * TBT limit")
+    retry_after_max_s: float = _num(60.0, 1.0, 3600.0, "s", "cap of Retry-After")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How load(n) is read from signals: the scarcest resource decides (see core.fleet.load)."""
+
+    horizon_s: float = _num(30.0, 0.01, 3600.0, "s", "a queue this long counts as load 1")
+    stale_after_s: float = _num(2.0, 0.1, 600.0, "s", "ignore telemetry older than this")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decode:
+    """Decode selection (S1 5)."""
+
+    tbt_weight: float = _num(1.0, 0.0, 1e4, "s/s", "weight of predicted TBT against transfer")
+    kv_reserve: float = _num(1.0, 0.0, 2.0, "ratio", "share of expected output reserved in KV")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breaker:
+    """Per-node breaker (spec 9); defaults from Envoy's outlier detection."""
+
+    consecutive_failures: int = _num(5, 1, 1000, "failures", "open after this many in a row")
+    error_rate: float = _num(0.5, 0.01, 1.0, "share", "open at this share of failures")
+    error_rate_requests_min: int = _num(20, 1, 100000, "requests", "before the rate counts")
+    window_s: float = _num(30.0, 1.0, 3600.0, "s", "window of the error rate")
+    open_s: float = _num(30.0, 0.1, 3600.0, "s", "first open time; doubles each time")
+    open_max_s: float = _num(300.0, 0.1, 36000.0, "s", "cap of the open time")
+    half_open_successes: int = _num(3, 1, 100, "requests", "trial successes that close it")
+    ejected_share_max: float = _num(0.5, 0.0, 1.0, "share", "of the fleet that may be ejected")
+    panic_share: float = _num(0.5, 0.0, 1.0, "share", "below this available, ignore ejections")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustRules:
+    """When a node's cache signal stops being believed (reliability rule 5)."""
+
+    window: int = _num(20, 1, 10000, "requests", "comparable requests looked at")
+    phantom_share: float = _num(0.2, 0.0, 1.0, "share", "of credited tokens not confirmed: degrade")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cpp:
+    """Chunked pipeline parallelism for long prompts (F 3.3, S1 6)."""
+
+    enabled: bool = _flag(False, "plan groups for long prompts", "F 3.3")
+    group_max: int = _num(4, 2, 64, "nodes", "largest pipeline group")
+    uncached_tokens_min: int = _num(
+        32768, 1, 10_000_000, "tokens", "uncached part that asks for it"
+    )
+    chunk_tokens: int = _num(8192, 64, 1_000_000, "tokens", "prefill_chunk: largest chunk", "F 3.3")
+    gain_min: float = _num(0.2, 0.0, 1.0, "share", "least relative TTFT gain of a plan")
+    slack_s: float = _num(5.0, 0.0, 600.0, "s", "members may start this much apart")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """Hot-prefix replication (spec 8)."""
+
+    enabled: bool = _flag(False, "replicate hot prefixes", "S1 7")
+    rate_min_per_s: float = _num(0.5, 0.0, 1e6, "1/s", "access rate that makes a prefix hot")
+    load_ratio: float = _num(1.2, 1.0, 100.0, "ratio", "holder load over cluster mean", "S1 7.2")
+    window_s: float = _num(60.0, 1.0, 3600.0, "s", "decay window of the access rate")
+    replicas_max: int = _num(8, 1, 4096, "nodes", "replicas of one prefix")
+    budget_tokens_per_s: float = _num(1e6, 0.0, 1e12, "tokens/s", "replication budget")
+    backoff_s: float = _num(30.0, 0.0, 3600.0, "s", "wait after a failed or done plan")
+    min_tokens: int = _num(512, 1, 10_000_000, "tokens", "shortest prefix worth moving")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hotspot:
+    """Two-stage hotspot detector and the global breaker (S3 3.2, 5.1)."""
+
+    enabled: bool = _flag(False, "detect and filter hotspots", "S3 3.2")
+    window_s: float = _num(60.0, 1.0, 3600.0, "s", "sliding window", "S3 5.1")
+    requests_min: int = _num(20, 1, 1_000_000, "requests", "in the window before stage 1 speaks")
+    cooldown_s: float = _num(10.0, 0.1, 3600.0, "s", "hot nodes leave the group's candidates")
+    trips_to_open: int = _num(5, 1, 1000, "firings", "stage-2 firings that open the breaker")
+    open_s: float = _num(30.0, 0.1, 3600.0, "s", "round robin before a half-open trial")
+    group_blocks: int = _num(4, 1, 100000, "blocks", "leading blocks that name a prefix group")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """Dynamic batching of pending requests (S2 4.4.4)."""
+
+    enabled: bool = _flag(False, "group pending requests by prefix under load", "S2 4.4.4")
+    size_max: int = _num(256, 1, 4096, "requests", "largest batch", "S2 4.4.4")
+    wait_max_ms: float = _num(10.0, 0.0, 10000.0, "ms", "longest wait", "S2 4.4.4")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tunables:
+    """The whole tree. `policy` names the live prefill policy."""
+
+    policy: str = _text("min_ttft", "prefill policy", "F Alg. 1")
+    linear: Linear = Linear()
+    weighted: Weighted = Weighted()
+    multiplicative: Multiplicative = Multiplicative()
+    fetch: Fetch = Fetch()
+    slo: Slo = Slo()
+    admission: Admission = Admission()
+    load: Load = Load()
+    decode: Decode = Decode()
+    breaker: Breaker = Breaker()
+    trust: TrustRules = TrustRules()
+    cpp: Cpp = Cpp()
+    migration: Migration = Migration()
+    hotspot: Hotspot = Hotspot()
+    batching: Batching = Batching()
+
+    def changed(self, changes: Mapping[str, Any]) -> Tunables:
+        """A new tree with `changes` (path -> value) applied together; Invalid names the path."""
+        tree = self
+        for path, value in changes.items():
+            tree = _set(tree, path, value)
+        _check_whole(tree)
+        return tree
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One tunable as documentation and forms need it."""
+
+    path: str
+    value: Any
+    default: Any
+    unit: str
+    doc: str
+    source: str
+    low: float | None
+    high: float | None
+    choices: tuple[Any, ...]
+
+
+def leaves(tree: Tunables) -> Iterator[Leaf]:
+    """Every leaf of the tree in declaration order."""
+    defaults = Tunables()
+    for f in fields(tree):
+        value = getattr(tree, f.name)
+        if is_dataclass(value):
+            group = getattr(defaults, f.name)
+            for g in fields(value):
+                yield _leaf(f"{f.name}.{g.name}", g, getattr(value, g.name), getattr(group, g.name))
+        else:
+            yield _leaf(f.name, f, value, getattr(defaults, f.name))
+
+
+def resolve(name: str, policy: str) -> str:
+    """Full path of a short name: ``alpha`` under policy ``linear`` is ``linear.alpha``.
+
+    A full path stays itself. Looks in the policy's own group first, then for the one leaf of
+    that name; raises Invalid when there is none or more than one.
+    """
+    paths = [leaf.path for leaf in leaves(Tunables())]
+    if name in paths:
+        return name
+    if f"{policy}.{name}" in paths:
+        return f"{policy}.{name}"
+    found = [p for p in paths if p.rsplit(".", 1)[-1] == name]
+    if len(found) != 1:
+        hint = f"write one of {', '.join(found)}" if found else "no tunable has that name"
+        raise Invalid(f"{name}: {hint}", field=name)
+    return found[0]
+
+
+def parse(path: str, text: str) -> Any:
+    """`text` as the type of the leaf at `path`; Invalid names path and type."""
+    for leaf in leaves(Tunables()):
+        if leaf.path == path:
+            return _parse_as(path, text, leaf.default)
+    raise Invalid(f"{path}: no such tunable", field=path)
+
+
+def diff(old: Tunables, new: Tunables) -> dict[str, tuple[Any, Any]]:
+    """Path -> (old, new) for every leaf that differs."""
+    pairs = zip(leaves(old), leaves(new), strict=True)
+    return {a.path: (a.value, b.value) for a, b in pairs if a.value != b.value}
+
+
+def _leaf(path: str, f: dataclasses.Field[Any], value: Any, default: Any) -> Leaf:
+    m = f.metadata
+    return Leaf(
+        path, value, default, m["unit"], m["doc"], m["source"],
+        m.get("low"), m.get("high"), m.get("choices", ()),
+    )  # fmt: skip
+
+
+def _parse_as(path: str, text: str, default: Any) -> Any:
+    if isinstance(default, bool):
+        words = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
+        if text.lower() not in words:
+            raise Invalid(f"{path}: {text!r} is not true or false", field=path)
+        return words[text.lower()]
+    if isinstance(default, str):
+        return text
+    kind = type(default)
+    try:
+        return kind(text)
+    except ValueError:
+        raise Invalid(f"{path}: {text!r} is not a {kind.__name__}", field=path) from None
+
+
+def _set(tree: Tunables, path: str, value: Any) -> Tunables:
+    head, _, rest = path.partition(".")
+    names = {f.name: f for f in fields(tree)}
+    if head not in names:
+        raise Invalid(f"{path}: no such tunable", field=path)
+    if not rest:
+        if is_dataclass(getattr(tree, head)):
+            raise Invalid(f"{path}: is a group, name one of its values", field=path)
+        return dataclasses.replace(tree, **{head: _checked(path, names[head], value)})
+    group: Any = getattr(tree, head)
+    inner = {f.name: f for f in fields(group)} if is_dataclass(group) else {}
+    if rest not in inner:
+        raise Invalid(f"{path}: no such tunable", field=path)
+    new = dataclasses.replace(group, **{rest: _checked(path, inner[rest], value)})
+    return dataclasses.replace(tree, **{head: new})
+
+
+def _checked(path: str, f: dataclasses.Field[Any], value: Any) -> Any:
+    meta = f.metadata
+    if "choices" in meta:
+        if value not in meta["choices"] or isinstance(value, bool) != isinstance(f.default, bool):
+            allowed = ", ".join(str(c).lower() for c in meta["choices"])
+            raise Invalid(f"{path}: {value!r} is not one of {allowed}", field=path)
+        return value
+    if "low" not in meta:
+        if not isinstance(value, str):
+            raise Invalid(f"{path}: {value!r} is not a text", field=path)
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise Invalid(f"{path}: {value!r} is not a number", field=path)
+    if isinstance(f.default, int) and value != int(value):
+        raise Invalid(f"{path}: {value!r} is not a whole number", field=path)
+    if not meta["low"] <= value <= meta["high"]:
+        unit = f" {meta['unit']}" if meta["unit"] else ""
+        text = f"{path}: {value} is outside {meta['low']:g}..{meta['high']:g}{unit}"
+        raise Invalid(text, field=path)
+    return type(f.default)(value)
+
+
+def _check_whole(tree: Tunables) -> None:
+    w = tree.weighted
+    total = w.load + w.queue + w.compute + w.network + w.model
+    if abs(total - 1.0) > 1e-6:
+        raise Invalid(f"weighted: weights sum to {total:g}, must sum to 1", field="weighted")
+    if tree.breaker.open_max_s < tree.breaker.open_s:
+        raise Invalid(
+            f"breaker.open_max_s: {tree.breaker.open_max_s:g} is below breaker.open_s",
+            field="breaker.open_max_s",
+        )
