@@ -1,0 +1,129 @@
+"""Schemas of the admin API: the one thing the console and other clients import from the core.
+
+Requests refuse unknown fields; answers ignore them when read, so that an older client keeps
+working. Times are aware UTC, durations seconds unless the name ends otherwise, shares 0..1.
+Routes (all under ``/admin/v1``, JSON):
+
+=======  ==============================  =================================================
+method   path                            body -> answer
+=======  ==============================  =================================================
+GET      /state                          -> FleetState
+GET      /nodes                          -> NodeList
+POST     /nodes                          NodeRegistration -> NodeView (201; 409 duplicate)
+GET      /nodes/{id}                     -> NodeView
+DELETE   /nodes/{id}                     -> Done
+POST     /nodes/{id}/drain, /undrain     ActionReason -> NodeView
+POST     /nodes/{id}/breaker             BreakerAction -> NodeView
+GET      /decisions                      query: see DecisionQuery -> DecisionPage
+GET      /decisions/{id}                 id, unique prefix of one, or request id -> DecisionDetail
+GET      /series                         query: window=live|minutes, from, to -> Series
+GET      /tunables                       -> TunablesView
+PUT      /tunables                       TunablesChange -> TunablesView (409 stale, 422 field)
+GET      /policies                       -> PolicyList
+GET      /cache/hot                      query: limit -> HotPrefixes
+GET      /cache/tree                     query: root, budget -> CacheTree
+=======  ==============================  =================================================
+
+Errors are ``{"error": {"message", "type", "param", "code"}}`` (`ErrorBody`); outside the
+prefix, ``GET /health/live``, ``/health/ready``, ``/health`` (`HealthView`) and ``/metrics``.
+"""
+
+from __future__ import annotations
+
+from core.wire.base import (
+    API_PREFIX,
+    Answer,
+    Ask,
+    Done,
+    ErrorBody,
+    ErrorDetail,
+)
+from core.wire.cache import (
+    CacheTree,
+    HotPrefixes,
+    HotPrefixView,
+    TreeCellView,
+)
+from core.wire.decisions import (
+    CandidateView,
+    DecisionDetail,
+    DecisionPage,
+    DecisionQuery,
+    DecisionRow,
+    OutcomeView,
+    SelectionView,
+)
+from core.wire.fleet import (
+    BreakerView,
+    FleetState,
+    HealthView,
+    NodeList,
+    NodeLoad,
+    NodeView,
+    PlaceView,
+    Quantiles,
+    ServiceView,
+    Totals,
+)
+from core.wire.nodes import (
+    ActionReason,
+    BreakerAction,
+    EventsAsk,
+    NodeRegistration,
+    PlaceAsk,
+)
+from core.wire.series import (
+    Series,
+    SeriesPoint,
+)
+from core.wire.tuning import (
+    PolicyList,
+    PolicyView,
+    RevisionView,
+    TunablesChange,
+    TunablesView,
+    TunableView,
+)
+
+__all__ = [
+    "API_PREFIX",
+    "ActionReason",
+    "Answer",
+    "Ask",
+    "BreakerAction",
+    "BreakerView",
+    "CacheTree",
+    "CandidateView",
+    "DecisionDetail",
+    "DecisionPage",
+    "DecisionQuery",
+    "DecisionRow",
+    "Done",
+    "ErrorBody",
+    "ErrorDetail",
+    "EventsAsk",
+    "FleetState",
+    "HealthView",
+    "HotPrefixView",
+    "HotPrefixes",
+    "NodeList",
+    "NodeLoad",
+    "NodeRegistration",
+    "NodeView",
+    "OutcomeView",
+    "PlaceAsk",
+    "PlaceView",
+    "PolicyList",
+    "PolicyView",
+    "Quantiles",
+    "RevisionView",
+    "SelectionView",
+    "Series",
+    "SeriesPoint",
+    "ServiceView",
+    "Totals",
+    "TreeCellView",
+    "TunableView",
+    "TunablesChange",
+    "TunablesView",
+]

@@ -1,0 +1,200 @@
+"""Nodes, totals and the service itself: GET /state and /nodes; health."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from core.domain import EngineKind, Health, LinkKind, Role, Trust
+from core.wire.base import Answer
+
+
+class PlaceView(Answer):
+    """Where a node stands; unknown levels are empty."""
+
+    host: str = ""
+    rack: str = ""
+    zone: str = ""
+
+
+class BreakerView(Answer):
+    """State of a node's breaker."""
+
+    state: str = "closed"
+    """closed, open, half_open."""
+    reason: str = ""
+    manual: bool = False
+    until_s: float | None = None
+    """Seconds until it may try again; None while closed."""
+    consecutive_failures: int = 0
+
+
+class NodeLoad(Answer):
+    """What the scheduler believes is on a node now (ledger) and what the node said itself."""
+
+    load: float = 0.0
+    """load(n), 0..1."""
+    queued_tokens: float = 0.0
+    """Q: uncached prefill tokens queued or running."""
+    batch: float = 0.0
+    """B: running plus waiting requests."""
+    queue_s: float = 0.0
+    """Predicted wait until a new prompt could start."""
+    inflight: int = 0
+    """Requests reserved by this scheduler and not ended."""
+    decoding: int = 0
+    decoding_tokens: float = 0.0
+    running: int | None = None
+    waiting: int | None = None
+    kv_usage: float | None = None
+    telemetry_age_s: float | None = None
+    """Age of the node's last reading; None before the first."""
+
+
+class NodeView(Answer):
+    """One node: what was registered or discovered, and its state now."""
+
+    id: str
+    url: str
+    engine: EngineKind
+    role: Role
+    models: list[str] = []
+    adapters: dict[str, str] = {}
+    block_size: int = 0
+    kv_capacity_tokens: int = 0
+    context_tokens_max: int = 0
+    batch_max: int = 0
+    queue_max: int = 0
+    profile: str = ""
+    speed: float = 1.0
+    place: PlaceView = PlaceView()
+    links: list[LinkKind] = []
+    events: bool = False
+    """Whether the node has an event stream configured or discovered."""
+    dp_rank: int | None = None
+    tenants: list[str] = []
+    health: Health = Health.UNKNOWN
+    trust: Trust = Trust.OFF
+    trust_reason: str = ""
+    draining: bool = False
+    eligible: bool = False
+    """Whether a new request could go there now (healthy, not draining, breaker allows)."""
+    generation: int = 0
+    """Grows at each restart of the engine."""
+    breaker: BreakerView = BreakerView()
+    load: NodeLoad = NodeLoad()
+    cached_blocks: int = 0
+    cached_tokens: int = 0
+    decisions: int = 0
+    """Decisions for this node since the service started."""
+    ttft_p50_s: float | None = None
+    """Of the last minutes; None without finished requests."""
+    ttft_p99_s: float | None = None
+    hit_reported: float | None = None
+    """Cached share of prompt tokens as the engine reported it, last minutes."""
+    warnings: list[str] = []
+    """What an operator should know: token mismatch, lost events, stale readings."""
+
+
+class NodeList(Answer):
+    """All nodes, in the order of registration."""
+
+    nodes: list[NodeView]
+
+
+class Quantiles(Answer):
+    """Percentiles of a sample of `count` values."""
+
+    count: int
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+class Totals(Answer):
+    """The fleet in one line; rates and percentiles over the last minute unless said."""
+
+    nodes: int = 0
+    healthy: int = 0
+    eligible: int = 0
+    draining: int = 0
+    ejected: int = 0
+    panic: bool = False
+    """Too few nodes left: breakers are ignored."""
+    inflight: int = 0
+    running: int = 0
+    waiting: int = 0
+    queued_tokens: float = 0.0
+    cached_blocks: int = 0
+    decisions: int = 0
+    """Since the service started."""
+    rejections: int = 0
+    requests_per_s: float = 0.0
+    rejected_share: float | None = None
+    error_share: float | None = None
+    """Engine errors and time-outs among finished requests."""
+    ttft_s: Quantiles | None = None
+    tbt_s: Quantiles | None = None
+    ttft_slo_s: float = 0.0
+    tbt_slo_s: float = 0.0
+    ttft_margin: float | None = None
+    """(limit - p99) / limit; negative means missed. None without finished requests."""
+    tbt_margin: float | None = None
+    hit_achieved: float | None = None
+    """Matched tokens on the chosen nodes over prompt tokens."""
+    hit_reachable: float | None = None
+    """Best match anywhere over prompt tokens: what a perfect choice would reuse."""
+    hit_reported: float | None = None
+    """Cached tokens reported by engines over prompt tokens of those requests."""
+    goodput_per_s: float = 0.0
+    """Finished requests per second that met both limits."""
+
+
+class ServiceView(Answer):
+    """The scheduler process itself."""
+
+    version: str = ""
+    started_at: datetime
+    uptime_s: float
+    loop_lag_ms: float = 0.0
+    """How late the event loop ran its last heartbeat."""
+    loop_lag_max_ms: float = 0.0
+    """Worst of the last minute."""
+    decision_p50_us: float | None = None
+    decision_p99_us: float | None = None
+    records_queued: int = 0
+    records_dropped: int = 0
+    records_written: int = 0
+    store_ok: bool = True
+    store_error: str = ""
+    degradation: dict[str, int] = {}
+    """Decisions per rung of the ladder: exact, approximate, ledger, round_robin."""
+    counters: dict[str, float] = {}
+    """Everything else counted, by name."""
+
+
+class FleetState(Answer):
+    """GET /state: one consistent look at everything live."""
+
+    at: datetime
+    policy: str
+    policy_formula: str = ""
+    revision: int
+    totals: Totals
+    service: ServiceView
+    nodes: list[NodeView]
+    models: list[str] = []
+    problems: list[str] = []
+    """Sentences for a person, worst first; empty when all is well."""
+
+
+class HealthView(Answer):
+    """GET /health/ready (200 or 503) and /health."""
+
+    status: Literal["ok", "degraded", "starting", "stopping", "no_nodes"]
+    ready: bool
+    version: str = ""
+    nodes: int = 0
+    eligible: int = 0
+    problems: list[str] = []

@@ -1,0 +1,66 @@
+"""What an operator sends about a node: registration, drain, breaker."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from core.domain import EngineKind, LinkKind, Role
+from core.wire.base import Ask
+
+
+class EventsAsk(Ask):
+    """ZMQ addresses to connect to (tcp only)."""
+
+    live: str
+    replay: str | None = None
+    topic: str = ""
+
+
+class PlaceAsk(Ask):
+    """Topology of a node; leave unknown levels empty."""
+
+    host: str = ""
+    rack: str = ""
+    zone: str = ""
+
+
+class NodeRegistration(Ask):
+    """POST /nodes. Everything but id and url can be discovered from the engine."""
+
+    id: str = Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*$")
+    url: str = Field(min_length=8, max_length=2048)
+    engine: EngineKind = EngineKind.VLLM
+    role: Role = Role.BOTH
+    models: list[str] = []
+    adapters: dict[str, str] = {}
+    block_size: int | None = Field(default=None, ge=1, le=4096)
+    kv_capacity_tokens: int = Field(default=0, ge=0)
+    context_tokens_max: int = Field(default=0, ge=0)
+    batch_max: int = Field(default=256, ge=1, le=1_000_000)
+    queue_max: int = Field(default=1024, ge=0, le=1_000_000)
+    profile: str = "generic-7b-1gpu"
+    speed: float = Field(default=1.0, gt=0.0, le=1000.0)
+    place: PlaceAsk = PlaceAsk()
+    links: list[LinkKind] = [LinkKind.TCP]
+    events: EventsAsk | None = None
+    dp_rank: int | None = Field(default=None, ge=0, le=4095)
+    tenants: list[str] = []
+
+
+class ActionReason(Ask):
+    """Why an operator does something; kept in the event log."""
+
+    reason: str = Field(default="", max_length=500)
+    author: str = Field(default="", max_length=128)
+
+
+class BreakerAction(Ask):
+    """POST /nodes/{id}/breaker."""
+
+    action: Literal["trip", "reset"]
+    reason: str = Field(min_length=3, max_length=500)
+    author: str = Field(default="", max_length=128)
+    seconds: float | None = Field(default=None, gt=0, le=86_400)
+    """How long a manual trip holds; None until it is reset."""
