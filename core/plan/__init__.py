@@ -1,0 +1,1 @@
+"""Cost model and planners: what a placement would cost, as pure functions."""
