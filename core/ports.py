@@ -1,0 +1,331 @@
+"""What the core needs from outside, as protocols, and the flat records that cross them.
+
+A `RecordSink` takes records and never makes the caller wait; a `RecordStore` answers questions
+about records that were kept. `core.audit` builds the records, `storage` implements both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+import msgspec
+
+from core.domain import NodeSpec, Telemetry
+
+
+class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One scheduling call as one row: a placement, or a rejection (`status` is set).
+
+    Times are seconds, `at` is aware UTC. `candidates`, `decode_candidates` and `excluded` are
+    compact JSON texts (see `core.audit`); an empty text means there is none.
+    """
+
+    id: str
+    at: datetime
+    request_id: str
+    model: str
+    policy: str
+    revision: int
+    prompt_tokens: int
+    output_tokens_expected: int = 0
+    attempt: int = 0
+    """0 for a request's first decision, 1 for its first retry, ..."""
+    adapter: str = ""
+    tenant: str = ""
+    priority: int = 0
+    session: str = ""
+    """Hash of the session name; empty without a session."""
+    signal: str = ""
+    """Rung of the degradation ladder; empty for rejections."""
+    status: int | None = None
+    """HTTP status of a rejection; None where the request was placed."""
+    code: str = ""
+    message: str = ""
+    retry_after_s: float = 0.0
+    prefill_node: str | None = None
+    decode_node: str | None = None
+    match_tokens: int = 0
+    reachable_tokens: int = 0
+    prefix_tokens: int = 0
+    fetch_from: str | None = None
+    fetch_tokens: int = 0
+    predicted_queue_s: float | None = None
+    predicted_transfer_s: float | None = None
+    predicted_prefill_s: float | None = None
+    predicted_ttft_s: float | None = None
+    predicted_tbt_s: float | None = None
+    ttft_slo_s: float | None = None
+    """The limit in force: the request's own, else the tunables'."""
+    tbt_slo_s: float | None = None
+    tied: int = 1
+    notes: str = ""
+    """The decision's notes, one a line."""
+    excluded: str = ""
+    candidates: str = ""
+    decode_candidates: str = ""
+
+    @property
+    def placed(self) -> bool:
+        """Whether the request was sent to a node."""
+        return self.status is None
+
+
+class OutcomeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a placed request ended, as one row; at most one a decision."""
+
+    decision_id: str
+    decided_at: datetime
+    """When the decision was made (its `at`); aware UTC."""
+    finished_at: datetime
+    kind: str
+    """An `OutcomeKind`."""
+    ttft_s: float | None = None
+    tbt_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    slo_missed: str = ""
+    """Limits the observed times broke: empty, ``ttft``, ``tbt`` or ``ttft+tbt``."""
+    status: int | None = None
+    error: str = ""
+
+
+class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A transition worth keeping: breaker, trust, node life cycle. Newest ids sort last."""
+
+    id: str
+    at: datetime
+    kind: str
+    node: str = ""
+    data: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkCounters:
+    """What a sink did since it started; `queued` is now."""
+
+    queued: int
+    written: int
+    """Rows stored, duplicates apart."""
+    dropped: int
+    """Rows given up because the queue was full or a row could not be stored at all."""
+    failures: int
+    """Failed attempts to store a batch."""
+    last_error: str = ""
+    available: bool = True
+    """Whether the last attempt succeeded."""
+    lag_s: float = 0.0
+    """Age of the oldest row in the queue."""
+
+
+class RecordSink(Protocol):
+    """Takes records. No method blocks or raises; what cannot be taken is dropped and counted."""
+
+    def put_decision(self, record: DecisionRecord) -> None:
+        """Keep a decision or rejection."""
+        ...
+
+    def put_outcome(self, record: OutcomeRecord) -> None:
+        """Keep an outcome; it may come before its decision is stored."""
+        ...
+
+    def put_telemetry(self, node: str, at: datetime, reading: Telemetry) -> None:
+        """Keep one reading of a node's gauges."""
+        ...
+
+    def put_event(self, kind: str, node: str, data: Mapping[str, Any], at: datetime) -> None:
+        """Keep a transition; `data` must be JSON-serialisable."""
+        ...
+
+    def put_node(self, spec: NodeSpec, state: str, at: datetime) -> None:
+        """Keep a node as registered, with its life-cycle state (see `NODE_STATES`)."""
+        ...
+
+    def counters(self) -> SinkCounters:
+        """Figures for metrics and the console."""
+        ...
+
+
+NODE_STATES = ("active", "draining", "removed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionQuery:
+    """Filters of the decision list; all given ones must hold.
+
+    `start` is inclusive, `end` exclusive, both on the decision's time.
+    """
+
+    start: datetime | None = None
+    end: datetime | None = None
+    node: str | None = None
+    """Prefill or decode node."""
+    policy: str | None = None
+    model: str | None = None
+    tenant: str | None = None
+    revision: int | None = None
+    kind: str | None = None
+    """An `OutcomeKind`; ``open`` finds placed requests without an outcome so far."""
+    code: str | None = None
+    """Rejection code; ``*`` finds every rejection."""
+    below_best_match: bool = False
+    """Placed where less of the prompt was cached than on the best holder."""
+    slo_missed: bool = False
+    text: str | None = None
+    """Start of a decision id, or a whole request id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """Position in the newest-first order: everything strictly older follows."""
+
+    at: datetime
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDecision:
+    """A decision with its outcome, None while there is none."""
+
+    decision: DecisionRecord
+    outcome: OutcomeRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of decisions, newest first; `next` is None on the last page."""
+
+    rows: tuple[StoredDecision, ...]
+    next: Cursor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBucket:
+    """Aggregates of the decisions made in [start, start + step).
+
+    Percentiles are None without observations. Token sums: `match_tokens` and
+    `reachable_tokens` of `prompt_tokens` (placed requests); `cached_tokens` of
+    `reported_prompt_tokens` (requests whose engine reported cached tokens).
+    """
+
+    start: datetime
+    decisions: int = 0
+    rejected: int = 0
+    finished: int = 0
+    failed: int = 0
+    """Outcomes other than ok and client_abort."""
+    slo_missed: int = 0
+    prompt_tokens: int = 0
+    match_tokens: int = 0
+    reachable_tokens: int = 0
+    reported_prompt_tokens: int = 0
+    cached_tokens: int = 0
+    ttft_p50_s: float | None = None
+    ttft_p90_s: float | None = None
+    ttft_p99_s: float | None = None
+    tbt_p50_s: float | None = None
+    tbt_p90_s: float | None = None
+    tbt_p99_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeShare:
+    """What one prefill node received in a time range."""
+
+    node: str
+    decisions: int
+    prompt_tokens: int
+    match_tokens: int
+    reachable_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryPoint:
+    """One stored reading."""
+
+    node: str
+    at: datetime
+    reading: Telemetry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredNode:
+    """A node as last registered."""
+
+    spec: NodeSpec
+    state: str
+    first_seen_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreCounts:
+    """Rows kept; `open` are placed decisions without an outcome."""
+
+    decisions: int
+    rejections: int
+    outcomes: int
+    open: int
+    telemetry: int
+    events: int
+    nodes: int
+
+
+class RecordStore(Protocol):
+    """Answers questions about stored records. Every method may block, and raises StoreError
+    where the store cannot be read; call it from a thread, never on the decision path."""
+
+    def decisions(
+        self, query: DecisionQuery, *, before: Cursor | None = None, limit: int = 100
+    ) -> Page:
+        """Newest first, strictly older than `before`; `limit` at most 1000."""
+        ...
+
+    def decision(self, id: str) -> StoredDecision:
+        """By whole id or a prefix of it that is unique; NotFound, or BadRequest when it is not."""
+        ...
+
+    def by_request(self, request_id: str) -> Sequence[StoredDecision]:
+        """All decisions of one request, oldest first; empty when there is none."""
+        ...
+
+    def series(
+        self, start: datetime, end: datetime, *, step_s: int = 60, node: str | None = None
+    ) -> Sequence[TimeBucket]:
+        """Buckets with at least one decision, oldest first; `node` is a prefill node."""
+        ...
+
+    def node_shares(self, start: datetime, end: datetime) -> Sequence[NodeShare]:
+        """Per prefill node, most decisions first."""
+        ...
+
+    def telemetry(
+        self, start: datetime, end: datetime, *, node: str | None = None, limit: int = 10_000
+    ) -> Sequence[TelemetryPoint]:
+        """Readings in time order; the newest `limit` of the range."""
+        ...
+
+    def events(
+        self,
+        *,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        kind: str | None = None,
+        node: str | None = None,
+        limit: int = 200,
+    ) -> Sequence[EventRecord]:
+        """Newest first; `kind` may end in ``*`` to match a prefix."""
+        ...
+
+    def nodes(self) -> Sequence[StoredNode]:
+        """Every node ever registered, by id."""
+        ...
+
+    def counts(self) -> StoreCounts:
+        """Row counts; reads whole indexes, so ask seldom."""
+        ...
