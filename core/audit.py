@@ -14,10 +14,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import msgspec
-import numpy as np
-import numpy.typing as npt
-
+from core.audit_json import (
+    Candidate,
+    StoredCandidates,
+    candidates_from_json,
+    candidates_json,
+    excluded_from_json,
+    excluded_json,
+)
 from core.domain import (
     CandidateTable,
     Decision,
@@ -25,7 +29,6 @@ from core.domain import (
     NodeSpec,
     Outcome,
     Prediction,
-    Reason,
     Rejection,
     Telemetry,
 )
@@ -44,42 +47,9 @@ __all__ = [
     "decision_record",
     "excluded_from_json",
     "excluded_json",
+    "open_decision",
     "outcome_record",
 ]
-
-CANDIDATES_MAX = 16
-"""Best candidates kept of one table; the chosen one is kept besides."""
-EXCLUDED_NAMES_MAX = 16
-"""Node names kept for one reason; the rest is a count."""
-
-# Short names of the columns in stored JSON. Append only: stored records are read with them.
-_CODES = {
-    "match_tokens": "m",
-    "queued_tokens": "q",
-    "batch": "b",
-    "load": "l",
-    "queue_s": "w",
-    "prefill_s": "p",
-    "transfer_s": "x",
-    "fetch": "f",
-    "prefix_tokens": "k",
-    "fetched_prefill_s": "g",
-    "waiting": "a",
-    "queue_max": "n",
-    "compute": "c",
-    "network": "o",
-    "resident": "r",
-    "last_picked": "z",
-    "kv_usage": "u",
-    "inflight_tokens": "i",
-    "decode_load": "d",
-    "session_hash": "s",
-    "tbt_s": "t",
-    "kv_tokens": "v",
-    "kv_free_tokens": "y",
-    "local_tokens": "e",
-}
-_NAMES = {code: name for name, code in _CODES.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,26 +60,6 @@ class OpenDecision:
     at: datetime
     ttft_slo_s: float
     tbt_slo_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """One candidate read back: what the policy saw, its named terms, and the total."""
-
-    node: str
-    total: float
-    inputs: Mapping[str, float]
-    terms: Mapping[str, float]
-    chosen: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredCandidates:
-    """A candidate table read back, best first. `size` counts all, also those not kept."""
-
-    sense: str
-    size: int
-    rows: tuple[Candidate, ...]
 
 
 def decision_record(
@@ -190,82 +140,6 @@ def session_digest(session: str) -> str:
     if not session:
         return ""
     return hashlib.blake2b(session.encode(), digest_size=8).hexdigest()
-
-
-def candidates_json(table: CandidateTable | None) -> str:
-    """Compact JSON of a candidate table, best first; empty for None or no candidates.
-
-    An object: ``s`` sense, ``k`` number of all candidates where not all are kept, ``n`` nodes,
-    ``c`` row of the chosen one, ``v`` totals (6 significant digits), ``i`` inputs and ``t``
-    terms by column. A column is a list over the rows, or one value that holds for all; a column
-    of zeros is left out; a term equal to the input of its name is the text ``=``. Floats have
-    4 significant digits, whole numbers all of theirs.
-    """
-    if table is None or not table.nodes:
-        return ""
-    rows = _best_rows(table)
-    inputs = _columns(table.columns, rows)
-    terms = _columns(table.terms, rows)
-    shape: dict[str, Any] = {
-        "s": table.sense,
-        "n": [table.nodes[i] for i in rows],
-        "c": int(np.flatnonzero(rows == table.chosen)[0]),
-        "v": _rounded(np.asarray(table.total, dtype=np.float64)[rows][None, :], 6)[0],
-        "i": {_CODES.get(name, name): value for name, value in inputs.items() if value != 0},
-        "t": {
-            name: "=" if name in inputs and inputs[name] == value else value
-            for name, value in terms.items()
-        },
-    }
-    if len(rows) < len(table.nodes):
-        shape["k"] = len(table.nodes)
-    return msgspec.json.encode(shape).decode()
-
-
-def candidates_from_json(text: str) -> StoredCandidates | None:
-    """Read back what `candidates_json` wrote; None for an empty text."""
-    if not text:
-        return None
-    shape = msgspec.json.decode(text)
-    nodes: list[str] = shape["n"]
-    inputs = {_NAMES.get(code, code): value for code, value in shape["i"].items()}
-    terms = {n: inputs.get(n, 0) if v == "=" else v for n, v in shape["t"].items()}
-    rows = tuple(
-        Candidate(
-            node=node,
-            total=float(shape["v"][row]),
-            inputs={name: _cell(value, row) for name, value in inputs.items()},
-            terms={name: _cell(value, row) for name, value in terms.items()},
-            chosen=row == shape["c"],
-        )
-        for row, node in enumerate(nodes)
-    )
-    return StoredCandidates(sense=shape["s"], size=shape.get("k", len(nodes)), rows=rows)
-
-
-def excluded_json(excluded: Mapping[Reason, tuple[NodeId, ...]]) -> str:
-    """Reason -> node names as compact JSON; a number at the end of a list counts the rest."""
-    kept = {
-        reason.value: [
-            *names[:EXCLUDED_NAMES_MAX],
-            *([len(names) - EXCLUDED_NAMES_MAX] if len(names) > EXCLUDED_NAMES_MAX else []),
-        ]
-        for reason, names in excluded.items()
-        if names
-    }
-    return msgspec.json.encode(kept).decode() if kept else ""
-
-
-def excluded_from_json(text: str) -> dict[str, tuple[list[str], int]]:
-    """Reason -> (node names, number of further nodes) from what `excluded_json` wrote."""
-    found: dict[str, list[Any]] = msgspec.json.decode(text) if text else {}
-    return {
-        reason: (
-            [name for name in names if isinstance(name, str)],
-            sum(count for count in names if isinstance(count, int)),
-        )
-        for reason, names in found.items()
-    }
 
 
 class Recorder:
@@ -401,48 +275,3 @@ def _predicted(p: Prediction | None) -> dict[str, float | None]:
 
 def _micros(seconds: float | None) -> float | None:
     return None if seconds is None else round(float(seconds), 6)
-
-
-def _best_rows(table: CandidateTable) -> npt.NDArray[np.int64]:
-    total = np.asarray(table.total, dtype=np.float64)
-    sign = 1.0 if table.sense == "min" else -1.0
-    others = np.arange(len(total)) != table.chosen
-    order = np.lexsort((others, sign * total))
-    best = order[:CANDIDATES_MAX]
-    return best if table.chosen in best else np.append(best, table.chosen)
-
-
-def _columns(columns: Mapping[str, Any], rows: npt.NDArray[np.int64]) -> dict[str, Any]:
-    """Name -> list over rows, or one number where all rows agree."""
-    if not columns:
-        return {}
-    matrix = np.stack([np.asarray(c, dtype=np.float64)[rows] for c in columns.values()])
-    values = _rounded(matrix, 4)
-    return {
-        name: value[0] if all(v == value[0] for v in value) else value
-        for name, value in zip(columns, values, strict=True)
-    }
-
-
-def _rounded(matrix: npt.NDArray[np.float64], digits: int) -> list[list[Any]]:
-    """Rows as lists: whole numbers exact, others to `digits` significant digits.
-
-    Infinities and NaN, which JSON lacks, become the texts ``inf``, ``-inf`` and ``nan``.
-    """
-    finite = np.isfinite(matrix)
-    safe = np.where(finite, matrix, 0.0)
-    whole = np.all((safe == np.rint(safe)) & (np.abs(safe) < 1e15), axis=1)
-    magnitude = np.floor(np.log10(np.abs(safe), where=safe != 0, out=np.zeros_like(safe)))
-    shift = digits - 1 - magnitude
-    up, down = 10.0 ** np.clip(shift, 0, 22), 10.0 ** np.clip(-shift, 0, 300)
-    short = np.rint(safe / down * up) / up * down
-    lists = [
-        (safe[i].astype(np.int64) if whole[i] else short[i]).tolist() for i in range(len(matrix))
-    ]
-    for i, j in np.argwhere(~finite):
-        lists[i][j] = str(float(matrix[i, j]))
-    return lists
-
-
-def _cell(value: Any, row: int) -> float:
-    return float(value[row] if isinstance(value, list) else value)
