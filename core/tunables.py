@@ -61,6 +61,57 @@ class Multiplicative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Dynamo:
+    """`dynamo_linear` and `dynamo_lmetric`."""
+
+    prefill_load_scale: float = _num(1.0, 0.0, 1000.0, "", "weight of prefill blocks", "Dynamo")
+    block_tokens: int = _num(16, 1, 1_000_000, "tokens", "the costs' unit", "Dynamo")
+    credit_decay: float = _num(0.0, 0.0, 1000.0, "", "match counts less on busy nodes", "Dynamo")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlmdWeighted:
+    """`llmd_weighted`: three scorers, normalised before weighing."""
+
+    queue: float = _num(2.0, 0.0, 100.0, "", "weight of the shortest queue", "llm-d")
+    kv: float = _num(2.0, 0.0, 100.0, "", "weight of free KV cache", "llm-d")
+    prefix: float = _num(3.0, 0.0, 100.0, "", "weight of the matched share", "llm-d")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlmdDefault2026:
+    """`llmd_default_2026`: prefix holders until they are saturated, then token load."""
+
+    prefix_share_min: float = _num(0.8, 0.0, 1.0, "share", "matched share that holds", "llm-d")
+    penalty_s: float = _num(18.0, 0.0, 3600.0, "s", "later than this: do not stay", "llm-d")
+    tokens_per_s: float = _num(15928.0, 1.0, 1e9, "tokens/s", "assumed prefill rate", "llm-d")
+    token_load_max: float = _num(4194304.0, 1.0, 1e12, "tokens", "in flight: load 1", "llm-d")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PstackLoadaware:
+    """`pstack_loadaware`: M/L - beta * relative excess of requests."""
+
+    beta: float = _num(1.0, 0.0, 100.0, "", "weight of the excess load", "production-stack")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmgCacheAware:
+    """`smg_cache_aware`: best match while the fleet is balanced."""
+
+    spread_max: int = _num(32, 0, 1_000_000, "requests", "max - min still balanced", "SMG")
+    ratio_max: float = _num(1.1, 1.0, 1000.0, "ratio", "max / min still balanced", "SMG")
+    match_share_min: float = _num(0.5, 0.0, 1.0, "share", "follow a match above this", "SMG")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmLeastLoaded:
+    """`vllm_least_loaded`: running + weight * waiting."""
+
+    waiting_weight: float = _num(4.0, 0.0, 1000.0, "", "a waiting request counts for", "vLLM")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
     """When a node pulls missing blocks from the best holder (F Algorithm 1)."""
 
@@ -118,6 +169,7 @@ class Breaker:
     open_s: float = _num(30.0, 0.1, 3600.0, "s", "first open time; doubles each time")
     open_max_s: float = _num(300.0, 0.1, 36000.0, "s", "cap of the open time")
     half_open_successes: int = _num(3, 1, 100, "requests", "trial successes that close it")
+    half_open_trials: int = _num(1, 1, 100, "requests", "trials in flight at once")
     ejected_share_max: float = _num(0.5, 0.0, 1.0, "share", "of the fleet that may be ejected")
     panic_share: float = _num(0.5, 0.0, 1.0, "share", "below this available, ignore ejections")
 
@@ -128,6 +180,8 @@ class TrustRules:
 
     window: int = _num(20, 1, 10000, "requests", "comparable requests looked at")
     phantom_share: float = _num(0.2, 0.0, 1.0, "share", "of credited tokens not confirmed: degrade")
+    cooldown_s: float = _num(30.0, 0.1, 3600.0, "s", "no credit after phantoms; doubles each time")
+    cooldown_max_s: float = _num(300.0, 0.1, 36000.0, "s", "cap of the cool-down")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +242,12 @@ class Tunables:
     linear: Linear = Linear()
     weighted: Weighted = Weighted()
     multiplicative: Multiplicative = Multiplicative()
+    dynamo: Dynamo = Dynamo()
+    llmd_weighted: LlmdWeighted = LlmdWeighted()
+    llmd_default_2026: LlmdDefault2026 = LlmdDefault2026()
+    pstack_loadaware: PstackLoadaware = PstackLoadaware()
+    smg_cache_aware: SmgCacheAware = SmgCacheAware()
+    vllm_least_loaded: VllmLeastLoaded = VllmLeastLoaded()
     fetch: Fetch = Fetch()
     slo: Slo = Slo()
     admission: Admission = Admission()
