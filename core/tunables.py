@@ -140,6 +140,10 @@ class Admission:
     ttft_slack: float = _num(1.0, 0.1, 10.0, "ratio", "reject above slack * TTFT limit")
     tbt_slack: float = _num(1.0, 0.1, 10.0, "ratio", "reject above slack * TBT limit")
     retry_after_max_s: float = _num(60.0, 1.0, 3600.0, "s", "cap of Retry-After")
+    priority_step: float = _num(
+        0.2, 0.0, 1.0, "share", "of the limits lost at load 1 per class below the highest"
+    )
+    priority_share_min: float = _num(0.1, 0.0, 1.0, "share", "of the limits that a class keeps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

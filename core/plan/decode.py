@@ -1,0 +1,71 @@
+"""Where a request generates: transfer time plus predicted time between tokens (S1 5, spec 4).
+
+The caller has already dropped nodes without a batch slot or KV headroom. Staying on the prefill
+node is a row like any other, with nothing to move.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from core.plan.cost_model import tbt_seconds
+from core.policy.base import Bools, Floats, Scores
+
+_MOVE_S_PER_TOKEN = 1e-9
+"""Charged for each token not there yet: KV already in place wins where times are equal."""
+
+
+class DecodeScores(NamedTuple):
+    """Scores of the decode candidates (the lowest total wins), and what they rest on."""
+
+    scores: Scores
+    feasible: Bools
+    """Rows whose batch keeps everyone's TBT limit with this request in it."""
+    tbt_s: Floats
+    """Predicted time between tokens of the batch with this request, seconds."""
+
+
+def score_decode(
+    d0: Floats,
+    d1: Floats,
+    *,
+    d2: Floats,
+    batch: Floats,
+    kv_tokens: Floats,
+    added_tokens: Floats | float,
+    missing_tokens: Floats,
+    transfer_s: Floats,
+    tbt_slo_s: float,
+    strictest_tbt_s: Floats,
+    tbt_weight: float = 1.0,
+    tbt_slack: float = 1.0,
+) -> DecodeScores:
+    """Total = transfer_s + tbt_weight * TBT(batch + 1, kv_tokens + added_tokens), shape (k,).
+
+    batch and kv_tokens describe each node without this request; `added_tokens` is the KV it
+    brings (prompt and the expected output, or the part still counted), `missing_tokens` what of
+    its prompt must move there. A node is feasible where the predicted TBT keeps both this
+    request's limit and the strictest limit of the batch, each times `tbt_slack`.
+    """
+    tbt_s = tbt_seconds(d0, d1, d2, batch + 1.0, kv_tokens + added_tokens)
+    limit = np.minimum(strictest_tbt_s, tbt_slo_s) * tbt_slack
+    slowed = tbt_weight * tbt_s
+    move = _MOVE_S_PER_TOKEN * missing_tokens
+    terms = {"transfer": transfer_s, "tbt": slowed, "move": move}
+    return DecodeScores(Scores(transfer_s + slowed + move, terms), tbt_s <= limit, tbt_s)
+
+
+def batch_at(
+    decoding: Floats, promised: Floats, *, horizon_s: Floats | float, decode_s: Floats | float
+) -> Floats:
+    """Requests in each node's batch `horizon_s` from now, shape (k,) (F 5: predicted load).
+
+    `decoding` generate now and `promised` will have joined by then. Each request decodes for
+    about `decode_s`; in a steady flow their ages are even, so the share horizon / decode_s of
+    those that run now will have ended.
+    """
+    gone = np.clip(horizon_s / np.maximum(decode_s, 1e-9), 0.0, 1.0)
+    left: Floats = decoding * (1.0 - gone) + promised
+    return left
