@@ -73,28 +73,39 @@ class MetricsPage:
 
 
 class MetricsReader:
-    """Picks a fixed set of metric names out of Prometheus text."""
+    """Picks a fixed set of metric names out of Prometheus text.
+
+    Substring search jumps from wanted line to wanted line, which is several times faster than
+    looking at each line of the page.
+    """
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(names)
-        either = "|".join(re.escape(n) for n in sorted(self.names, key=len, reverse=True))
         quoted = r'"(?:[^"\\\n]|\\.)*"'
-        self._line = re.compile(
-            rf'^({either})(?:\{{((?:[^"}}\n]|{quoted})*)\}})?[ \t]+(\S+)', re.MULTILINE
-        )
+        self._rest = re.compile(rf'(?:\{{((?:[^"}}\n]|{quoted})*)\}})?[ \t]+(\S+)')
 
     def read(self, text: str) -> MetricsPage:
         """The page's samples of the wanted names; damaged and non-finite ones are left out."""
-        return MetricsPage(self._samples(text))
+        framed = "\n" + text
+        return MetricsPage(s for name in self.names for s in self._samples(framed, name))
 
-    def _samples(self, text: str) -> Iterator[Sample]:
-        for name, labels, value in self._line.findall(text):
-            try:
-                number = float(value)
-            except ValueError:
-                continue
-            if math.isfinite(number):
-                yield Sample(name, _parse_labels(labels), number)
+    def _samples(self, framed: str, name: str) -> Iterator[Sample]:
+        start = "\n" + name
+        at = framed.find(start)
+        while at >= 0:
+            end = at + len(start)
+            line = self._rest.match(framed, end)
+            if line is not None and (number := _finite(line[2])) is not None:
+                yield Sample(name, _parse_labels(line[1] or ""), number)
+            at = framed.find(start, end)
+
+
+def _finite(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _parse_labels(text: str) -> dict[str, str]:
