@@ -1,0 +1,310 @@
+"""The running engine: joins scheduler, clock, events and replies.
+
+One timer is armed at most: the end of the step in flight. With nothing to do there is none, so
+an idle engine costs nothing. When the process wakes late, steps that are already over are
+completed one after the other at their own times, so model time does not drift.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import time
+import uuid
+from dataclasses import replace
+from typing import Any
+
+from core.engines.emulated.api import (
+    ApiError,
+    Generation,
+    busy,
+    internal_error,
+    sample,
+)
+from core.engines.emulated.cache import BlockPool
+from core.engines.emulated.config import EngineConfig
+from core.engines.emulated.events import EventLog, encode_batch
+from core.engines.emulated.faults import FaultDice, Faults
+from core.engines.emulated.http import Connection
+from core.engines.emulated.metrics import Latencies
+from core.engines.emulated.publisher import EventPublisher
+from core.engines.emulated.replies import ENGINE_DEAD, FullReply, Reply, StreamReply
+from core.engines.emulated.scheduler import Scheduler, Step
+from core.engines.emulated.sequence import Sequence, State
+from core.engines.emulated.transfer import TransferFailed, fetch_blocks
+
+log = logging.getLogger(__name__)
+LATE_S = 0.05
+"""A wake-up later than this does not catch up: the machine is too slow for the model's times."""
+BURST_STEPS = 64
+"""Steps completed in one wake-up, so that HTTP gets its turn."""
+
+
+class Engine:
+    """One engine process's state. All methods run on the event loop."""
+
+    def __init__(self, config: EngineConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self.config = config
+        self.started_s = time.time()
+        self.engine_id = str(uuid.uuid4())
+        self.http_port = config.port
+        self.latencies = Latencies()
+        self.dice = FaultDice(Faults(), random.Random(config.seed))
+        self.live: dict[Sequence, Reply] = {}
+        self.rejected = 0
+        self.lost_batches = 0
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._lease_timer: asyncio.TimerHandle | None = None
+        self._step: Step | None = None
+        self._loads: set[asyncio.Task[None]] = set()
+        self.events = EventLog(steps_max=config.buffer_steps, bytes_max=config.buffer_bytes)
+        self.scheduler = Scheduler(
+            BlockPool(config.blocks, block_size=config.block_size),
+            config.costs,
+            batch_max=config.batch_max,
+            step_tokens_max=config.step_tokens_max,
+            time_scale=config.time_scale,
+            lease_s=config.lease_s,
+            sample=sample,
+        )
+        self.topic = config.topic or f"kv@{config.name}@{config.model}"
+        self.publisher: EventPublisher | None = None
+        if config.events_port is not None:
+            self.publisher = EventPublisher(
+                config.host,
+                live_port=config.events_port,
+                replay_port=config.replay_port,
+                topic=self.topic,
+            )
+            self.publisher.serve_replay(loop, self.events)
+        self.set_faults(config.faults)
+
+    def submit(self, connection: Connection, generation: Generation) -> None:
+        """Queue a request. Raises ApiError where a fault or the full queue refuses it."""
+        if self.dice.fail_request():
+            status = self.dice.faults.error_status
+            raise ApiError(status, "Injected fault", "InternalServerError")
+        waiting = len(self.scheduler.waiting)
+        if self.config.queue_max and waiting >= self.config.queue_max:
+            self.rejected += 1
+            raise busy()
+        sequence = generation.sequence
+        self.live[sequence] = self._reply(connection, generation)
+        connection.on_lost = lambda: self._hung_up(sequence)
+        self.scheduler.add(sequence, now=self._loop.time())
+        self.kick()
+
+    def _reply(self, connection: Connection, generation: Generation) -> Reply:
+        size, created = self.config.block_size, int(time.time())
+        if not generation.stream:
+            return FullReply(connection, generation, block_size=size, created=created)
+        drop = self.dice.faults.drop_after_tokens if self.dice.drop_stream() else None
+        return StreamReply(
+            connection, generation, block_size=size, created=created, drop_after=drop
+        )
+
+    def _hung_up(self, sequence: Sequence) -> None:
+        if self.live.pop(sequence, None) is not None:
+            self.scheduler.drop(sequence)
+            self.kick()
+
+    def kick(self) -> None:
+        """Start a step soon unless one is in flight."""
+        if self._timer is None and self.dice.faults.hang == "":
+            self._timer = self._loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        """Complete what is over, start what comes next, write what was produced."""
+        self._timer = None
+        if self.dice.faults.hang:
+            return
+        now = self._loop.time()
+        start = now
+        touched: dict[Reply, None] = {}
+        for _ in range(BURST_STEPS):
+            if self._step is not None:
+                if self._step.ends_s > now:
+                    break
+                start = self._step.ends_s if now - self._step.ends_s < LATE_S else now
+                self._complete(self._step, touched)
+            self._step = self.scheduler.schedule(start)
+            self._start_loads()
+            if self._step is None:
+                break
+        for reply in touched:
+            reply.flush()
+        if self._step is not None and self._timer is None:
+            self._timer = self._loop.call_at(self._step.ends_s, self._wake)
+
+    def _complete(self, step: Step, touched: dict[Reply, None]) -> None:
+        produced = self.scheduler.complete(step)
+        self._publish()
+        for sequence in produced:
+            reply = self.live.get(sequence)
+            if reply is None:
+                continue
+            self._observe(sequence, step.ends_s)
+            reply.token(sequence.tokens[-1])
+            if sequence.state is State.FINISHED:
+                self._ended(sequence, reply, step.ends_s)
+                touched.pop(reply, None)
+            else:
+                touched[reply] = None
+
+    def _observe(self, sequence: Sequence, now: float) -> None:
+        if sequence.last_token_s is None:
+            sequence.first_token_s = now
+            self.latencies.first_token.observe(now - sequence.arrived_s)
+        else:
+            self.latencies.inter_token.observe(now - sequence.last_token_s)
+        sequence.last_token_s = now
+
+    def _ended(self, sequence: Sequence, reply: Reply, now: float) -> None:
+        del self.live[sequence]
+        first = sequence.first_token_s or now
+        began = sequence.scheduled_s or sequence.arrived_s
+        self.latencies.end_to_end.observe(now - sequence.arrived_s)
+        self.latencies.queue.observe(began - sequence.arrived_s)
+        self.latencies.prefill.observe(first - began)
+        self.latencies.decode.observe(now - first)
+        if sequence.hold_id in self.scheduler.holds:
+            sequence.transfer_params = self._transfer_params(sequence)
+            self._arm_lease()
+        reply.end()
+
+    def _transfer_params(self, sequence: Sequence) -> dict[str, Any]:
+        count = -(-sequence.prompt_tokens // self.config.block_size)
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_block_ids": [sequence.blocks[:count]],
+            "remote_engine_id": self.engine_id,
+            "remote_request_id": sequence.hold_id,
+            "remote_host": self.config.public_host,
+            "remote_port": self.http_port,
+            "tp_size": 1,
+            "dcp_size": 1,
+            "pp_size": 1,
+            "remote_num_tokens": sequence.prompt_tokens,
+            "remote_blocks_expiry_time": None,
+            "transfer_mode": "pull",
+            "remote_prefill_cached_tokens": sequence.cached_tokens or 0,
+        }
+
+    def _publish(self) -> None:
+        """Send the step's events as one batch; a lost one keeps its number."""
+        pending = self.scheduler.pool.take_events()
+        if not pending or self.publisher is None:
+            return
+        lost = self.dice.lose_batch()
+        keep = not (lost and self.dice.faults.lose_from_replay)
+        batch = self.events.append(encode_batch(pending, at=time.time()), keep=keep)
+        if lost:
+            self.lost_batches += 1
+        else:
+            self.publisher.publish(batch)
+
+    def _start_loads(self) -> None:
+        for sequence in self.scheduler.take_loads():
+            task = self._loop.create_task(self._load(sequence))
+            self._loads.add(task)
+            task.add_done_callback(self._loads.discard)
+
+    async def _load(self, sequence: Sequence) -> None:
+        """Fetch a sequence's KV, in the time the model says, then let it run."""
+        remote = sequence.remote
+        assert remote is not None
+        began = self._loop.time()
+        timeout = self.config.kv_load_timeout_s / self.config.time_scale
+        missing = self.scheduler.missing_blocks(sequence)
+        try:
+            async with asyncio.timeout(max(timeout, 1.0)):
+                contents = await fetch_blocks(
+                    remote.host,
+                    remote.port,
+                    remote.request_id,
+                    engine_id=remote.engine_id,
+                    blocks=missing,
+                )
+        except (TransferFailed, TimeoutError) as error:
+            log.warning("KV of %s could not be fetched: %s", sequence.id, error)
+            await asyncio.sleep(max(began + timeout - self._loop.time(), 0.0))
+            self._load_failed(sequence)
+            return
+        tokens = len(missing) * self.config.block_size
+        takes = self.config.costs.transfer_s(tokens) / self.config.time_scale
+        await asyncio.sleep(max(began + takes - self._loop.time(), 0.0))
+        self.scheduler.kv_arrived(sequence, contents)
+        self.kick()
+
+    def _load_failed(self, sequence: Sequence) -> None:
+        if sequence not in self.live:
+            return
+        if self.config.kv_load_recompute:
+            self.scheduler.recompute(sequence)
+        else:
+            self.scheduler.drop(sequence, reason="error")
+            self.live.pop(sequence).fail(internal_error())
+        self.kick()
+
+    def serve_fetch(self, hold_id: str, engine_id: str, blocks: list[int]) -> list[int] | None:
+        """Contents for another engine; None when it means another process than this."""
+        if engine_id != self.engine_id:
+            return None
+        contents = self.scheduler.fetch(hold_id, blocks)
+        self._arm_lease()
+        self.kick()
+        return contents
+
+    def _arm_lease(self) -> None:
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
+            self._lease_timer = None
+        due = self.scheduler.next_expiry_s
+        if due is not None:
+            self._lease_timer = self._loop.call_at(due, self._expire)
+
+    def _expire(self) -> None:
+        self._lease_timer = None
+        self.scheduler.expire(self._loop.time())
+        self._arm_lease()
+        self.kick()
+
+    def abort(self, request_ids: list[str]) -> int:
+        """End live requests by their public ids; how many there were."""
+        wanted = set(request_ids)
+        hit = [sequence for sequence in self.live if sequence.id in wanted]
+        for sequence in hit:
+            self.scheduler.drop(sequence, reason="abort")
+            self.live.pop(sequence).abort()
+        return len(hit)
+
+    def set_faults(self, faults: Faults) -> None:
+        """Switch faults; one-off ones strike now."""
+        if faults.kill:
+            log.warning("%s: killed on request", self.config.name)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if faults.silent_clear:
+            self.scheduler.pool.clear_silently()
+        self.dice.faults = replace(faults, silent_clear=False)
+        self.scheduler.slowdown = faults.slow
+        if faults.hang == "" and self._timer is None:
+            self.kick()
+
+    def shut_down(self) -> None:
+        """Fail every live request the way a dying engine does, and close the event sockets."""
+        for sequence, reply in list(self.live.items()):
+            self.scheduler.drop(sequence, reason="error")
+            reply.fail(internal_error(ENGINE_DEAD))
+        self.live.clear()
+        for task in self._loads:
+            task.cancel()
+        for timer in (self._timer, self._lease_timer):
+            if timer is not None:
+                timer.cancel()
+        if self.publisher is not None:
+            self.publisher.close(self._loop)
