@@ -25,8 +25,23 @@ import numpy as np
 import numpy.typing as npt
 
 from core.errors import Invalid, NotFound
+from core.plan.fit import Coefficients, PrefillFit, TbtFit
 
-Coefficients = tuple[float, float, float]
+__all__ = [
+    "Coefficients",
+    "PrefillFit",
+    "Profile",
+    "TbtFit",
+    "prefill_coefficients",
+    "prefill_flops",
+    "prefill_seconds",
+    "profile",
+    "profile_from_json",
+    "profile_names",
+    "tbt_coefficients",
+    "tbt_seconds",
+]
+
 Number = TypeVar("Number", float, npt.NDArray[np.float64])
 
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
