@@ -222,7 +222,9 @@ class Hotspot:
 
     enabled: bool = _flag(False, "detect and filter hotspots", "S3 3.2")
     window_s: float = _num(60.0, 1.0, 3600.0, "s", "sliding window", "S3 5.1")
-    requests_min: int = _num(20, 1, 1_000_000, "requests", "in the window before stage 1 speaks")
+    requests_min: int = _num(
+        20, 1, 1_000_000, "requests", "of the group in the window before stage 1 speaks"
+    )
     cooldown_s: float = _num(10.0, 0.1, 3600.0, "s", "hot nodes leave the group's candidates")
     trips_to_open: int = _num(5, 1, 1000, "firings", "stage-2 firings that open the breaker")
     open_s: float = _num(30.0, 0.1, 3600.0, "s", "round robin before a half-open trial")
