@@ -1,0 +1,196 @@
+"""The ZMQ sockets of one node's event stream: live subscription, replay, connection watch.
+
+Framing only; what a message means is core.index's business. Publishers are untrusted: message
+size, queue length, frame counts and waiting times are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import zmq
+import zmq.asyncio
+from zmq.utils.monitor import parse_monitor_message
+
+from core.domain import EventEndpoints
+from core.errors import MalformedFrame
+
+Frames = list[bytes]
+
+_END = b"\xff" * 8
+_WATCHED = zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED | zmq.Event.MONITOR_STOPPED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SocketLimits:
+    """Bounds of one node's sockets."""
+
+    queue_messages: int = 20_000
+    """Live messages waiting in the socket; more are lost and come back by replay."""
+    message_bytes: int = 32 << 20
+    drain_messages: int = 64
+    """Live messages taken in one go."""
+    replay_idle_s: float = 2.0
+    replay_total_s: float = 120.0
+    heartbeat_ms: int = 2000
+    """How often a silent connection is tested; it counts as lost after three times as long."""
+    reconnect_ms: int = 100
+    reconnect_max_ms: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One published batch: its sequence number and undecoded payload."""
+
+    sequence: int
+    payload: bytes
+
+
+class ReplayTimeout(Exception):
+    """The replay socket stayed silent, or went on for too long."""
+
+
+class EventSockets:
+    """Subscription and replay of one node. Use as an async context manager.
+
+    on_link(up) is called from the event loop with every connection made and lost.
+    """
+
+    def __init__(
+        self,
+        endpoints: EventEndpoints,
+        *,
+        context: zmq.asyncio.Context,
+        on_link: Callable[[bool], None],
+        limits: SocketLimits | None = None,
+    ) -> None:
+        self._endpoints = endpoints
+        self._context = context
+        self._on_link = on_link
+        self._limits = limits or SocketLimits()
+        self._live: zmq.asyncio.Socket | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        live = self._context.socket(zmq.SUB)
+        self._live = live
+        self._bound(live)
+        live.setsockopt(zmq.RCVHWM, self._limits.queue_messages)
+        live.setsockopt(zmq.SUBSCRIBE, self._endpoints.topic.encode())
+        monitor = live.get_monitor_socket(_WATCHED)
+        self._watch = asyncio.create_task(self._watch_link(monitor))
+        live.connect(self._endpoints.live)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        live, watch = self._live, self._watch
+        self._live = self._watch = None
+        if watch is not None:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+        if live is not None:
+            live.disable_monitor()
+            live.close(linger=0)
+
+    @property
+    def replays(self) -> bool:
+        """Whether the node has a replay socket."""
+        return self._endpoints.replay is not None
+
+    async def receive(self) -> list[Frames]:
+        """Wait for live messages; returns at least one and at most `drain_messages`."""
+        live = self._live
+        assert live is not None, "use the sockets inside their context"
+        messages = [await live.recv_multipart()]
+        while len(messages) < self._limits.drain_messages:
+            try:
+                messages.append(await live.recv_multipart(zmq.DONTWAIT))
+            except zmq.Again:
+                break
+        return messages
+
+    async def replay(self, start: int) -> AsyncIterator[Message]:
+        """Buffered batches with sequence >= start, in order, until the publisher's end mark.
+
+        A fresh socket each time, so that answers to an abandoned request cannot mix in.
+        Raises ReplayTimeout, and MalformedFrame for an answer that is none.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._limits.replay_total_s
+        dealer = self._context.socket(zmq.DEALER)
+        try:
+            self._bound(dealer)
+            assert self._endpoints.replay is not None, "ask `replays` first"
+            dealer.connect(self._endpoints.replay)
+            await dealer.send_multipart([b"", max(start, 0).to_bytes(8, "big")])
+            while True:
+                left = min(self._limits.replay_idle_s, deadline - loop.time())
+                message = parse_replay(await self._answer(dealer, left))
+                if message is None:
+                    return
+                yield message
+        finally:
+            dealer.close(linger=0)
+
+    async def _answer(self, dealer: zmq.asyncio.Socket, timeout_s: float) -> Frames:
+        try:
+            async with asyncio.timeout(max(timeout_s, 0.0)):
+                return await dealer.recv_multipart()
+        except TimeoutError:
+            raise ReplayTimeout(f"no replay answer within {timeout_s:.1f} s") from None
+
+    def _bound(self, socket: zmq.asyncio.Socket) -> None:
+        limits = self._limits
+        socket.setsockopt(zmq.MAXMSGSIZE, limits.message_bytes)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, limits.heartbeat_ms)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3 * limits.heartbeat_ms)
+        socket.setsockopt(zmq.RECONNECT_IVL, limits.reconnect_ms)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, limits.reconnect_max_ms)
+        socket.setsockopt(zmq.IPV6, 1)
+
+    async def _watch_link(self, monitor: zmq.asyncio.Socket) -> None:
+        while True:
+            event = parse_monitor_message(await monitor.recv_multipart())["event"]
+            if event == zmq.Event.HANDSHAKE_SUCCEEDED:
+                self._on_link(True)
+            elif event == zmq.Event.DISCONNECTED:
+                self._on_link(False)
+            else:
+                return
+
+
+def parse_live(frames: Frames) -> Message:
+    """`[topic, sequence, payload]` of a published batch; raises MalformedFrame."""
+    if len(frames) != 3:
+        raise MalformedFrame(f"a live message has 3 frames, not {len(frames)}", field="frames")
+    return Message(_sequence(frames[1]), frames[2])
+
+
+def parse_replay(frames: Frames) -> Message | None:
+    """One replay answer, None for the end mark; raises MalformedFrame.
+
+    `["", topic, sequence, payload]` since vLLM 0.26 and in SGLang, `["", sequence, payload]`
+    before; the end mark carries sequence -1.
+    """
+    if len(frames) not in (3, 4) or frames[0]:
+        raise MalformedFrame(
+            f"a replay answer has an empty frame and 2 or 3 more, not {len(frames)} frames",
+            field="frames",
+        )
+    sequence, payload = frames[-2:]
+    return None if sequence == _END else Message(_sequence(sequence), payload)
+
+
+def _sequence(frame: bytes) -> int:
+    if len(frame) != 8:
+        raise MalformedFrame(f"a sequence number has 8 bytes, not {len(frame)}", field="sequence")
+    return int.from_bytes(frame, "big")
