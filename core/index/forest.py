@@ -1,0 +1,114 @@
+"""Child links between listed blocks: what makes the table of keys a forest.
+
+A key names its whole prefix, so it has one parent; the links run from parent to children because
+that is what removals, sweeps and the tree view ask for. Most blocks have one child, kept as a
+bare key; only branching points carry a set. Links to children that are listed no more go stale
+and are dropped when met, or when a set has doubled since it was last cleaned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
+
+_LOOSE_SLACK = 1024
+
+
+class Branches(set[int]):
+    """Children of a branching block; `limit` is the size at which stale ones are cleaned out."""
+
+    __slots__ = ("limit",)
+
+    limit: int
+
+
+class Forest:
+    """Links over the keys of `listed`, which belongs to the index and is only read here.
+
+    `loose` are linked keys that are not listed themselves: roots of chains, and parents that
+    are missing. `roots` are those of them that were given as roots.
+    """
+
+    def __init__(self, listed: dict[int, int]) -> None:
+        self._listed = listed
+        self.children: dict[int, int | Branches] = {}
+        self.loose: set[int] = set()
+        self.roots: set[int] = set()
+        self.newly_loose: list[int] | None = None
+        """While a list, keys that become loose are noted in it, for whoever walks in slices."""
+        self._loose_max = _LOOSE_SLACK
+
+    def link(self, parent: int, child: int) -> None:
+        """Make `child`, just listed, a child of `parent`."""
+        known = self.children.get(parent)
+        if known is None:
+            self.children[parent] = child
+            if parent not in self._listed:
+                self._loosen(parent)
+        elif type(known) is int:
+            if known != child:
+                alone = known not in self._listed
+                self.children[parent] = child if alone else _branches(known, child)
+        else:
+            assert isinstance(known, Branches)
+            known.add(child)
+            if len(known) > known.limit:
+                known.intersection_update(self._listed.keys() & known)
+                known.limit = 2 * len(known) + 16
+
+    def link_chain(self, keys: Sequence[int]) -> None:
+        """Link each of `keys`, none of which has children yet, to the one after it."""
+        self.children.update(pairwise(keys))
+
+    def listed_children(self, key: int) -> Iterator[int]:
+        """Children of `key` that are listed."""
+        known = self.children.get(key)
+        if known is None:
+            return
+        if type(known) is int:
+            if known in self._listed:
+                yield known
+            return
+        assert isinstance(known, Branches)
+        for child in known:
+            if child in self._listed:
+                yield child
+
+    def has_listed_child(self, key: int) -> bool:
+        """Whether any child of `key` is listed; drops the links when none is."""
+        for _ in self.listed_children(key):
+            return True
+        self.children.pop(key, None)
+        return False
+
+    def listed_again(self, key: int) -> None:
+        """`key` has just been listed, possibly after its children."""
+        self.loose.discard(key)
+
+    def delisted(self, key: int) -> bool:
+        """`key` has just left the listing; True when children remain, so its links stay."""
+        if self.has_listed_child(key):
+            self._loosen(key)
+            return True
+        return False
+
+    def tidy(self, keys: Collection[int]) -> None:
+        """Let go of those of `keys` that are loose and without listed children."""
+        for key in keys:
+            if key in self.loose and not self.has_listed_child(key):
+                self.loose.discard(key)
+                self.roots.discard(key)
+
+    def _loosen(self, key: int) -> None:
+        self.loose.add(key)
+        if self.newly_loose is not None:
+            self.newly_loose.append(key)
+        if len(self.loose) > self._loose_max:
+            self.tidy(list(self.loose))
+            self._loose_max = 2 * len(self.loose) + _LOOSE_SLACK
+
+
+def _branches(first: int, second: int) -> Branches:
+    branches = Branches((first, second))
+    branches.limit = 16
+    return branches
