@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.domain import Role
-from core.engines.emulated.costs import PROFILES, StepCosts
+from core.engines.emulated.costs import INSTANT, StepCosts, costs_of, known_costs
 from core.engines.emulated.faults import Faults
 
 
@@ -31,9 +31,11 @@ class EngineConfig:
     step_tokens_max: int = 8_192
     batch_max: int = 256
     queue_max: int = 1_024
-    profile: str = "generic-7b-1gpu"
-    costs: StepCosts = PROFILES["generic-7b-1gpu"]
+    profile: str = "instant"
+    costs: StepCosts = INSTANT
     time_scale: float = 1.0
+    tick_s: float = 0.0
+    """Tokens of decode steps that end within a tick leave together: less work, coarser gaps."""
     lease_s: float = 30.0
     kv_load_timeout_s: float = 5.0
     kv_load_recompute: bool = False
@@ -108,8 +110,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--step-tokens-max", type=_positive, default=8_192, help="prefill chunk")
     p.add_argument("--batch-max", type=_positive, default=256, help="running sequences")
     p.add_argument("--queue-max", type=int, default=1_024, help="waiting ones; 0: no limit")
-    p.add_argument("--profile", choices=sorted(PROFILES), default="generic-7b-1gpu")
+    p.add_argument("--profile", choices=known_costs(), default="generic-7b-1gpu")
+    p.add_argument("--speed", type=_factor, default=1.0, help="relative to the profile")
     p.add_argument("--time-scale", type=_factor, default=1.0, help="divides all model times")
+    p.add_argument("--tick-ms", type=float, default=0.0, help="write decoded tokens this rarely")
     p.add_argument("--lease", type=_factor, default=30.0, help="seconds KV is kept for a peer")
     p.add_argument("--kv-load-timeout", type=_factor, default=5.0, help="seconds")
     p.add_argument("--kv-load-failure-policy", choices=["fail", "recompute"], default="fail")
@@ -133,7 +137,8 @@ def from_arguments(arguments: Sequence[str]) -> tuple[EngineConfig, Path | None]
         adapters=tuple(a.adapter), block_size=a.block_size, kv_tokens=a.kv_tokens,
         context_tokens_max=a.context_max, step_tokens_max=a.step_tokens_max,
         batch_max=a.batch_max, queue_max=a.queue_max, profile=a.profile,
-        costs=PROFILES[a.profile], time_scale=a.time_scale, lease_s=a.lease,
+        costs=costs_of(a.profile, speed=a.speed), time_scale=a.time_scale, tick_s=a.tick_ms / 1e3,
+        lease_s=a.lease,
         kv_load_timeout_s=a.kv_load_timeout,
         kv_load_recompute=a.kv_load_failure_policy == "recompute",
         events_port=a.events_port, replay_port=a.replay_port, topic=a.topic,

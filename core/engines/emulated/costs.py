@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from core.plan.cost_model import prefill_coefficients, profile, profile_names, tbt_coefficients
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCosts:
@@ -37,16 +39,24 @@ class StepCosts:
         return self.x0 + self.x1 * tokens
 
 
-PROFILES = {
-    # 7e9 weights, fp16, at 45 % of 312 TFLOP/s; decode reads 14 GB at 60 % of 2 TB/s.
-    "generic-7b-1gpu": StepCosts(
-        c0=0.006, c1=1.0e-4, c2=1.9e-9, d0=0.012, d1=5.0e-5, d2=1.1e-7, x1=1.3e-6
-    ),
-    # FAST'25 table 1: l 80, d 8192, a 4, b 22, 8 x 312 TFLOP/s at 50 %; KV 320 KB a token.
-    "llama3-70b-8xa800": StepCosts(
-        c0=0.02, c1=9.46e-5, c2=2.1e-9, d0=0.025, d1=1.0e-4, d2=3.0e-8, x1=3.3e-6
-    ),
-    # Next to nothing: for tests of everything but time.
-    "instant": StepCosts(c0=1e-4, c1=1e-8, c2=0.0, d0=2e-4, d1=0.0, d2=0.0, x0=0.0),
-}
-"""Known machines by name."""
+INSTANT = StepCosts(c0=1e-4, c1=1e-8, c2=0.0, d0=2e-4, d1=0.0, d2=0.0, x0=0.0)
+"""Next to nothing: for tests of everything but time."""
+
+
+def known_costs() -> tuple[str, ...]:
+    """Names that `costs_of` takes."""
+    return (*profile_names(), "instant")
+
+
+def costs_of(name: str, *, speed: float = 1.0) -> StepCosts:
+    """Costs of a shipped profile on a machine of relative `speed`; KV arrives at NIC rate.
+
+    Raises NotFound for an unknown name.
+    """
+    if name == "instant":
+        return INSTANT
+    known = profile(name)
+    c0, c1, c2 = prefill_coefficients(known, speed=speed)
+    d0, d1, d2 = tbt_coefficients(known, speed=speed)
+    x1 = known.kv_bytes_per_token / known.nic_bytes_per_s
+    return StepCosts(c0=c0, c1=c1, c2=c2, d0=d0, d1=d1, d2=d2, x1=x1)

@@ -12,11 +12,11 @@ import logging
 import os
 import random
 import signal
-import time
 import uuid
 from dataclasses import replace
 from typing import Any
 
+from core.clock import Clock
 from core.engines.emulated.api import (
     ApiError,
     Generation,
@@ -39,6 +39,8 @@ from core.engines.emulated.transfer import TransferFailed, fetch_blocks
 log = logging.getLogger(__name__)
 LATE_S = 0.05
 """A wake-up later than this does not catch up: the machine is too slow for the model's times."""
+GRAIN_S = 0.0005
+"""Resolution of the loop's timers: what is due within it counts as over."""
 BURST_STEPS = 64
 """Steps completed in one wake-up, so that HTTP gets its turn."""
 
@@ -46,9 +48,12 @@ BURST_STEPS = 64
 class Engine:
     """One engine process's state. All methods run on the event loop."""
 
-    def __init__(self, config: EngineConfig, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, config: EngineConfig, loop: asyncio.AbstractEventLoop, *, clock: Clock
+    ) -> None:
         self.config = config
-        self.started_s = time.time()
+        self._clock = clock
+        self.started_s = self._unix_s()
         self.engine_id = str(uuid.uuid4())
         self.http_port = config.port
         self.latencies = Latencies()
@@ -57,7 +62,8 @@ class Engine:
         self.rejected = 0
         self.lost_batches = 0
         self._loop = loop
-        self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._due_s = 0.0
         self._lease_timer: asyncio.TimerHandle | None = None
         self._step: Step | None = None
         self._loads: set[asyncio.Task[None]] = set()
@@ -83,6 +89,9 @@ class Engine:
             self.publisher.serve_replay(loop, self.events)
         self.set_faults(config.faults)
 
+    def _unix_s(self) -> float:
+        return self._clock.wall().timestamp()
+
     def submit(self, connection: Connection, generation: Generation) -> None:
         """Queue a request. Raises ApiError where a fault or the full queue refuses it."""
         if self.dice.fail_request():
@@ -95,11 +104,11 @@ class Engine:
         sequence = generation.sequence
         self.live[sequence] = self._reply(connection, generation)
         connection.on_lost = lambda: self._hung_up(sequence)
-        self.scheduler.add(sequence, now=self._loop.time())
+        self.scheduler.add(sequence, now=self._clock.now())
         self.kick()
 
     def _reply(self, connection: Connection, generation: Generation) -> Reply:
-        size, created = self.config.block_size, int(time.time())
+        size, created = self.config.block_size, int(self._unix_s())
         if not generation.stream:
             return FullReply(connection, generation, block_size=size, created=created)
         drop = self.dice.faults.drop_after_tokens if self.dice.drop_stream() else None
@@ -113,32 +122,54 @@ class Engine:
             self.kick()
 
     def kick(self) -> None:
-        """Start a step soon unless one is in flight."""
-        if self._timer is None and self.dice.faults.hang == "":
+        """Look for work soon, unless a step in flight will do so at its end."""
+        if self.dice.faults.hang:
+            return
+        if self._step is None:
+            self._arm(None)
+        elif self._due_s > self._step.ends_s:
+            self._arm(self._step.ends_s)
+
+    def _arm(self, due_s: float | None) -> None:
+        """Set the one timer; None means as soon as possible."""
+        if self._timer is not None:
+            if due_s is None and self._due_s == 0.0:
+                return
+            self._timer.cancel()
+        self._due_s = due_s or 0.0
+        if due_s is None:
             self._timer = self._loop.call_soon(self._wake)
+        else:
+            self._timer = self._loop.call_later(max(due_s - self._clock.now(), 0.0), self._wake)
 
     def _wake(self) -> None:
         """Complete what is over, start what comes next, write what was produced."""
         self._timer = None
         if self.dice.faults.hang:
             return
-        now = self._loop.time()
-        start = now
+        now = self._clock.now()
         touched: dict[Reply, None] = {}
-        for _ in range(BURST_STEPS):
-            if self._step is not None:
-                if self._step.ends_s > now:
-                    break
-                start = self._step.ends_s if now - self._step.ends_s < LATE_S else now
-                self._complete(self._step, touched)
-            self._step = self.scheduler.schedule(start)
-            self._start_loads()
-            if self._step is None:
-                break
+        self._run_due(now, touched)
         for reply in touched:
             reply.flush()
-        if self._step is not None and self._timer is None:
-            self._timer = self._loop.call_at(self._step.ends_s, self._wake)
+        if self._step is not None:
+            # Steps that only decode may wait for the next tick; first tokens may not.
+            tick_s = 0.0 if self._step.prefills else self.config.tick_s
+            self._arm(max(self._step.ends_s, now + tick_s))
+
+    def _run_due(self, now: float, touched: dict[Reply, None]) -> None:
+        start = now
+        for _ in range(BURST_STEPS):
+            if self._step is not None:
+                if self._step.ends_s > now + GRAIN_S:
+                    return
+                late = now - self._step.ends_s > LATE_S + self.config.tick_s
+                start = now if late else self._step.ends_s
+                self._complete(self._step, touched)
+            self._step = self.scheduler.schedule(start) or self.scheduler.schedule(now)
+            self._start_loads()
+            if self._step is None:
+                return
 
     def _complete(self, step: Step, touched: dict[Reply, None]) -> None:
         produced = self.scheduler.complete(step)
@@ -202,7 +233,7 @@ class Engine:
             return
         lost = self.dice.lose_batch()
         keep = not (lost and self.dice.faults.lose_from_replay)
-        batch = self.events.append(encode_batch(pending, at=time.time()), keep=keep)
+        batch = self.events.append(encode_batch(pending, at=self._unix_s()), keep=keep)
         if lost:
             self.lost_batches += 1
         else:
@@ -218,7 +249,7 @@ class Engine:
         """Fetch a sequence's KV, in the time the model says, then let it run."""
         remote = sequence.remote
         assert remote is not None
-        began = self._loop.time()
+        began = self._clock.now()
         timeout = self.config.kv_load_timeout_s / self.config.time_scale
         missing = self.scheduler.missing_blocks(sequence)
         try:
@@ -232,12 +263,12 @@ class Engine:
                 )
         except (TransferFailed, TimeoutError) as error:
             log.warning("KV of %s could not be fetched: %s", sequence.id, error)
-            await asyncio.sleep(max(began + timeout - self._loop.time(), 0.0))
+            await asyncio.sleep(max(began + timeout - self._clock.now(), 0.0))
             self._load_failed(sequence)
             return
         tokens = len(missing) * self.config.block_size
         takes = self.config.costs.transfer_s(tokens) / self.config.time_scale
-        await asyncio.sleep(max(began + takes - self._loop.time(), 0.0))
+        await asyncio.sleep(max(began + takes - self._clock.now(), 0.0))
         self.scheduler.kv_arrived(sequence, contents)
         self.kick()
 
@@ -255,7 +286,7 @@ class Engine:
         """Contents for another engine; None when it means another process than this."""
         if engine_id != self.engine_id:
             return None
-        contents = self.scheduler.fetch(hold_id, blocks)
+        contents = self.scheduler.holds.fetch(hold_id, blocks)
         self._arm_lease()
         self.kick()
         return contents
@@ -264,13 +295,15 @@ class Engine:
         if self._lease_timer is not None:
             self._lease_timer.cancel()
             self._lease_timer = None
-        due = self.scheduler.next_expiry_s
+        due = self.scheduler.holds.next_expiry_s
         if due is not None:
-            self._lease_timer = self._loop.call_at(due, self._expire)
+            self._lease_timer = self._loop.call_later(
+                max(due - self._clock.now(), 0.0) + GRAIN_S, self._expire
+            )
 
     def _expire(self) -> None:
         self._lease_timer = None
-        self.scheduler.expire(self._loop.time())
+        self.scheduler.holds.expire(self._clock.now())
         self._arm_lease()
         self.kick()
 
@@ -281,6 +314,7 @@ class Engine:
         for sequence in hit:
             self.scheduler.drop(sequence, reason="abort")
             self.live.pop(sequence).abort()
+        self.kick()
         return len(hit)
 
     def set_faults(self, faults: Faults) -> None:
@@ -292,8 +326,8 @@ class Engine:
             self.scheduler.pool.clear_silently()
         self.dice.faults = replace(faults, silent_clear=False)
         self.scheduler.slowdown = faults.slow
-        if faults.hang == "" and self._timer is None:
-            self.kick()
+        if not faults.hang and self._timer is None:
+            self._arm(None)
 
     def shut_down(self) -> None:
         """Fail every live request the way a dying engine does, and close the event sockets."""

@@ -52,14 +52,14 @@ class Faults:
         return asdict(self)
 
 
-def _check(name: str, value: Any, kind: type) -> None:
+def _check(name: str, value: Any, kind: Any) -> None:
     wanted = (int, float) if kind is float else kind
     if not isinstance(value, wanted) or (kind is not bool and isinstance(value, bool)):
         raise ValueError(f"faults.{name} must be {kind.__name__}, not {value!r}")
     if kind is str and value not in HANGS:
         raise ValueError(f"faults.{name} must be one of {HANGS}, not {value!r}")
     if kind is int or kind is float:
-        _check_bounds(name, float(value))
+        _check_bounds(name, value)
 
 
 def _check_bounds(name: str, value: float) -> None:

@@ -118,8 +118,8 @@ def _counters(page: Page, engine: Engine) -> None:
     page.counter(
         "vllm:admission_rejections", [({"reason": "max_num_queued_reqs"}, engine.rejected)]
     )
-    page.counter("vllm:nixl_num_kv_expired_reqs", [({}, c.holds_expired)])
-    page.counter("vllm:nixl_num_notifications_after_expiry", [({}, c.late_fetches)])
+    page.counter("vllm:nixl_num_kv_expired_reqs", [({}, engine.scheduler.holds.expired)])
+    page.counter("vllm:nixl_num_notifications_after_expiry", [({}, engine.scheduler.holds.late)])
 
 
 def _cache_config(page: Page, engine: Engine) -> None:
@@ -145,7 +145,7 @@ def state(engine: Engine) -> dict[str, Any]:
         "running": len(scheduler.running),
         "waiting": len(scheduler.waiting),
         "loading": len(scheduler.loading),
-        "holds": sorted(scheduler.holds),
+        "holds": scheduler.holds.names(),
         "blocks": {
             "total": pool.blocks,
             "free": pool.free_blocks,

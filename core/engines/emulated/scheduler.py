@@ -7,7 +7,8 @@ runs, so two equal prompts of one step share. `complete(step)` moves progress fo
 the tokens. When a running sequence finds no block, the youngest running one is preempted: it
 loses its blocks and starts again from the head of the queue. A sequence whose KV comes from
 another engine gets blocks for its whole prompt, waits outside the batch until `kv_arrived`, and
-then computes only its last prompt token.
+then computes only its last prompt token. Tokens are drawn from the prompt's own seed, so the same
+prompt gives the same text on every engine.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from core.engines.emulated.cache import MEDIUM, BlockPool
 from core.engines.emulated.costs import StepCosts
 from core.engines.emulated.events import BlockStored
+from core.engines.emulated.handoff import Holds
 from core.engines.emulated.sequence import (
     Sequence,
     State,
@@ -37,14 +39,8 @@ class Step:
     started_s: float
     ends_s: float
     chunks: list[tuple[Sequence, int]]
-
-
-@dataclass(slots=True)
-class Hold:
-    """Blocks of a finished prefill, pinned until fetched or `expires_s`."""
-
-    blocks: list[int]
-    expires_s: float
+    prefills: bool
+    """Whether a prompt is computed in it."""
 
 
 @dataclass(slots=True)
@@ -59,8 +55,6 @@ class Counters:
     generated: int = 0
     preemptions: int = 0
     steps: int = 0
-    holds_expired: int = 0
-    late_fetches: int = 0
     finished: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("stop", "length", "abort", "error"), 0)
     )
@@ -85,14 +79,13 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.loading: list[Sequence] = []
         self.running: list[Sequence] = []
-        self.holds: dict[str, Hold] = {}
+        self.holds = Holds(pool, lease_s=lease_s / time_scale)
         self.counters = Counters()
         self.slowdown = 1.0
         """Factor on every step's time (a fault)."""
         self.time_scale = time_scale
         self._batch_max = batch_max
         self._step_tokens_max = step_tokens_max
-        self._lease_s = lease_s / time_scale
         self._sample = sample
         self._to_load: list[Sequence] = []
 
@@ -107,7 +100,7 @@ class Scheduler:
         self.waiting.append(sequence)
 
     def schedule(self, now: float) -> Step | None:
-        """The next step, or None when nothing can run now."""
+        """The next step, or None when nothing can run at `now`; later arrivals do not count."""
         chunks: list[tuple[Sequence, int]] = []
         preempted = self.counters.preemptions
         budget = self._schedule_running(chunks)
@@ -116,7 +109,7 @@ class Scheduler:
         if not chunks:
             return None
         self.counters.steps += 1
-        return Step(now, now + self._step_s(chunks), chunks)
+        return self._step(chunks, now)
 
     def _schedule_running(self, chunks: list[tuple[Sequence, int]]) -> int:
         budget = self._step_tokens_max
@@ -160,6 +153,8 @@ class Scheduler:
     def _admit(self, chunks: list[tuple[Sequence, int]], budget: int, now: float) -> None:
         while self.waiting and budget and len(self.running) < self._batch_max:
             sequence = self.waiting[0]
+            if sequence.arrived_s > now:
+                break
             if sequence.remote is not None and not sequence.blocks:
                 if not self._start_loading(sequence):
                     break
@@ -171,7 +166,7 @@ class Scheduler:
             self.running.append(sequence)
             sequence.state = State.RUNNING
             if sequence.scheduled_s is None:
-                sequence.scheduled_s = max(now, sequence.arrived_s)
+                sequence.scheduled_s = now
             chunks.append((sequence, count))
             budget -= count
 
@@ -311,7 +306,7 @@ class Scheduler:
             )
         )
 
-    def _step_s(self, chunks: list[tuple[Sequence, int]]) -> float:
+    def _step(self, chunks: list[tuple[Sequence, int]], now: float) -> Step:
         costs = self.costs
         seconds, batch, kv_tokens = 0.0, 0, 0
         for sequence, count in chunks:
@@ -324,7 +319,8 @@ class Scheduler:
                 sequence.charged = True
                 seconds += costs.c0
         seconds += costs.decode_s(batch, kv_tokens)
-        return seconds * self.slowdown / self.time_scale
+        ends_s = now + seconds * self.slowdown / self.time_scale
+        return Step(now, ends_s, chunks, batch < len(chunks))
 
     def complete(self, step: Step) -> list[Sequence]:
         """Move on by a step that ended; the sequences that got a token, finished ones included."""
@@ -333,8 +329,9 @@ class Scheduler:
         for sequence, count in step.chunks:
             if sequence.state is not State.RUNNING:
                 continue
-            if sequence.computed < sequence.prompt_tokens:
-                counters.computed += count
+            left = sequence.prompt_tokens - sequence.computed
+            if left > 0 and not sequence.received_tokens:
+                counters.computed += min(count, left)
             sequence.computed += count
             if sequence.computed < len(sequence.tokens):
                 continue
@@ -354,14 +351,7 @@ class Scheduler:
         if sequence.hold_id is None or sequence.finish_reason != "length":
             self.pool.release(sequence.blocks)
             return
-        self._write_partial(sequence)
-        self.holds[sequence.hold_id] = Hold(sequence.blocks, now + self._lease_s)
-
-    def _write_partial(self, sequence: Sequence) -> None:
-        size = self.pool.block_size
-        rest = partial_fingerprint(sequence, size)
-        if rest:
-            self.pool.write(sequence.blocks[sequence.prompt_tokens // size], rest)
+        self.holds.pin(sequence.hold_id, sequence, now=now)
 
     def drop(self, sequence: Sequence, *, reason: str | None = None) -> None:
         """Remove a live sequence; a reason is counted, a client that hung up (None) is not."""
@@ -378,26 +368,3 @@ class Scheduler:
         sequence.state = State.FINISHED
         if reason:
             self.counters.finished[reason] += 1
-
-    def fetch(self, hold_id: str, blocks: Items[int]) -> list[int]:
-        """Contents of block numbers, ending the hold. Without one: whatever is there now."""
-        contents = self.pool.read(blocks)
-        hold = self.holds.pop(hold_id, None)
-        if hold is None:
-            self.counters.late_fetches += 1
-        else:
-            self.pool.release(hold.blocks)
-        return contents
-
-    def expire(self, now: float) -> int:
-        """End holds whose lease is over; how many."""
-        due = [key for key, hold in self.holds.items() if hold.expires_s <= now]
-        for key in due:
-            self.pool.release(self.holds.pop(key).blocks)
-        self.counters.holds_expired += len(due)
-        return len(due)
-
-    @property
-    def next_expiry_s(self) -> float | None:
-        """When the next lease ends."""
-        return min((hold.expires_s for hold in self.holds.values()), default=None)

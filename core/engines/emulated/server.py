@@ -11,6 +11,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from core.clock import SystemClock
 from core.engines.emulated.config import EngineConfig
 from core.engines.emulated.engine import Engine
 from core.engines.emulated.http import Connection
@@ -57,7 +58,7 @@ async def serve(config: EngineConfig) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    engine = Engine(config, loop)
+    engine = Engine(config, loop, clock=SystemClock())
     router = Router(engine)
     connections: set[Connection] = set()
     server = await loop.create_server(
