@@ -170,6 +170,13 @@ class NodeSpec:
     tenants: frozenset[str] = frozenset()
     """Tenants allowed on the node; empty allows all."""
     weight: float = 1.0
+    can_fetch: bool = False
+    """The node can pull KV blocks of a prefix from another node when told to."""
+    kv_transfer: str = ""
+    """Connector that moves KV between prefill and decode nodes (nixl, bootstrap, ...); nodes
+    with equal non-empty values can serve one request together."""
+    mfu: float | None = None
+    """Model FLOPs utilisation of prefill; None takes the profile's."""
     engine_group: str = ""
     """Nodes of one server (data-parallel ranks) share this; else empty."""
 
@@ -236,10 +243,9 @@ class CandidateTable:
     def ranked(self) -> list[int]:
         """Rows from best to worst total; the chosen one first among equals."""
         sign = 1.0 if self.sense == "min" else -1.0
-        order = sorted(
+        return sorted(
             range(len(self.nodes)), key=lambda i: (sign * float(self.total[i]), i != self.chosen)
         )
-        return order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,6 +332,8 @@ class Outcome:
     output_tokens: int | None = None
     status: int | None = None
     error: str = ""
+    failed_node: NodeId | None = None
+    """Which node failed; None takes the one that worked on the request when it ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""The fleet: its state as arrays, what was promised, and which nodes to leave alone."""

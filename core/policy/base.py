@@ -115,6 +115,8 @@ class NamedPolicy:
     sense: Literal["min", "max"]
     source: str
     function: Callable[[Candidates, Tunables], Scores]
+    needs: frozenset[str] = frozenset()
+    """Costly columns the policy reads: "network", "session"; others find them neutral."""
     leaves_out: str = ""
     """For policies named after a peer: what of the peer's behaviour is not reproduced."""
 
@@ -132,14 +134,19 @@ _registry: dict[str, NamedPolicy] = {}
 
 
 def policy(
-    name: str, *, sense: Literal["min", "max"], source: str, leaves_out: str = ""
+    name: str,
+    *,
+    sense: Literal["min", "max"],
+    source: str,
+    needs: tuple[str, ...] = (),
+    leaves_out: str = "",
 ) -> Callable[[Callable[[Candidates, Tunables], Scores]], NamedPolicy]:
     """Register a scoring function under `name`; a name is taken once."""
 
     def register(function: Callable[[Candidates, Tunables], Scores]) -> NamedPolicy:
         if name in _registry:
             raise ValueError(f"policy {name!r} is registered twice")
-        _registry[name] = NamedPolicy(name, sense, source, function, leaves_out)
+        _registry[name] = NamedPolicy(name, sense, source, function, frozenset(needs), leaves_out)
         return _registry[name]
 
     return register

@@ -1,0 +1,249 @@
+"""The Conductor loop: decide(request, now), begin(decision, now), and what comes back.
+
+Synchronous and without I/O: a decision is a plain function of the request, the fleet's arrays,
+the index, the tunables, the generator and `now`. The gateway, the simulator and embedding
+programs drive the same object.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from core.domain import Decision, Prediction, Reason, Rejection, Request, Slot
+from core.fleet.breaker import BreakerBoard
+from core.fleet.hotspot import HotspotDetector
+from core.fleet.ledger import Ledger, Reservation
+from core.fleet.state import FleetState
+from core.fleet.trust import TrustBoard
+from core.index.prefix_index import PrefixIndex
+from core.plan.case import Case, candidate_table, needed, prefill_only, usable_keys, weighed
+from core.plan.placement import DecodeChoice, choose_decode
+from core.plan.prefill import build_candidates, fleet_load
+from core.plan.refusal import Refuser
+from core.plan.transfer import Topology
+from core.policy import get_policy, pick
+from core.policy.constraints import Excluded, StandingCache, narrowed, prefill_checks
+from core.roster import Roster
+from core.tunables import Tunables
+
+Ints = npt.NDArray[np.int64]
+
+
+class Conductor(Roster):
+    """Schedules requests over registered nodes and explains every choice.
+
+    tunables: the live parameters, replaced as a whole by `apply`. rng: draws among equals.
+    new_id: makes decision ids that sort by time. explain: keep every candidate's figures in
+    decisions (the simulator switches it off for speed). Times are monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        tunables: Tunables | None = None,
+        index: PrefixIndex | None = None,
+        topology: Topology | None = None,
+        rng: random.Random | None = None,
+        new_id: Callable[[], str] | None = None,
+        revision: int = 1,
+        explain: bool = True,
+    ) -> None:
+        t = self.tunables = tunables or Tunables()
+        self.revision = revision
+        self.policy = get_policy(t.policy)
+        self.explain = explain
+        self.rng = rng or random.Random()
+        self._standing = StandingCache()
+        self._fallback = get_policy("round_robin")
+        self._refuse = Refuser(self, new_id or counted_ids(self.rng))
+        fleet = FleetState()
+        super().__init__(
+            fleet=fleet,
+            ledger=Ledger(fleet),
+            index=index or PrefixIndex(),
+            topology=topology or Topology(),
+            breakers=BreakerBoard(t.breaker, slots=fleet.capacity),
+            trust=TrustBoard(t.trust, slots=fleet.capacity),
+            detector=HotspotDetector(t.hotspot, 0.0),
+        )
+
+    def apply(self, tunables: Tunables, revision: int) -> None:
+        """Make a validated configuration live, for the next decision on."""
+        policy = get_policy(tunables.policy)
+        self.tunables, self.revision, self.policy = tunables, revision, policy
+        self.breakers.configure(tunables.breaker)
+        self.trust.configure(tunables.trust)
+        self.detector.configure(tunables.hotspot)
+
+    # -- deciding --------------------------------------------------------------------------
+
+    def decide(self, request: Request, now: float) -> Decision | Rejection:
+        """Place a request or refuse it; changes nothing but the generator's state."""
+        case = self._open_case(request, now)
+        if not case.left.count:
+            return self._refuse.nobody(case, case.left.excluded)
+        self._score(case)
+        late = self._refuse.late(case)
+        if late is not None:
+            return late
+        decode = self._decode(case)
+        if not isinstance(decode, DecodeChoice):
+            return self._refuse.nobody(case, decode, code="no_decode_candidates")
+        return self._refuse.slow(case, decode) or self._placed(case, decode)
+
+    def schedule(self, request: Request, now: float) -> tuple[Decision, Reservation] | Rejection:
+        """`decide`, and `begin` where it was placed."""
+        decided = self.decide(request, now)
+        if isinstance(decided, Rejection):
+            return decided
+        return decided, self.begin(decided, now)
+
+    def begin(self, decision: Decision, now: float) -> Reservation:
+        """Count the decision's load from now; the reservation must be finished once."""
+        limit = decision.request.tbt_slo_s or self.tunables.slo.tbt_s
+        made = self.ledger.begin(decision, now, tbt_slo_s=limit)
+        self.placed(made, now, hotspot=self.tunables.hotspot.enabled)
+        return made
+
+    def match(self, keys: Mapping[int, Sequence[int]]) -> Ints:
+        """M by slot: matched tokens, 0 where the node's cache signal is not believed."""
+        row: Ints = self.index.match(keys)
+        credited = self.trust.credited[: len(row)]
+        if not credited.all():
+            row[~credited] = 0
+        return row
+
+    # -- steps of a decision ---------------------------------------------------------------
+
+    def _open_case(self, request: Request, now: float) -> Case:
+        fleet = self.fleet
+        allowed = self.breakers.allowed(now)
+        standing = self._standing.get(fleet, request, allowed, decode=False)
+        keys = usable_keys(request)
+        match = self.match(keys)
+        if standing.count != fleet.capacity:
+            match = np.where(standing.mask, match, 0)
+        left = standing
+        if standing.count:
+            batches = fleet.prefilling + fleet.decoding
+            left = narrowed(fleet, standing, prefill_checks(fleet, request, batches))
+        case = Case(request, now, keys, match, standing, left, self.policy)
+        if self.tunables.hotspot.enabled and left.count:
+            self._avoid_hotspots(case)
+        return case
+
+    def _avoid_hotspots(self, case: Case) -> None:
+        """Fall back to round robin, or take a hot group's holders out for their cool-down."""
+        if self.detector.fallback(case.now):
+            case.policy = self._fallback
+            return
+        hot = self.detector.excluded(self.group(case.keys), case.now)
+        if hot:
+            good = np.ones(self.fleet.capacity, np.bool_)
+            good[list(hot)] = False
+            cooler = narrowed(self.fleet, case.left, [(Reason.HOTSPOT, good)])
+            if cooler.count:
+                case.left = cooler
+
+    def _score(self, case: Case) -> None:
+        fleet, t, policy = self.fleet, self.tunables, case.policy
+        everyone = case.left.count == fleet.capacity
+        case.rows = slice(None) if everyone else np.flatnonzero(case.left.mask)
+        c, case.fetch = build_candidates(
+            fleet,
+            self.topology,
+            t,
+            case.request,
+            case.now,
+            match=case.match,
+            rows=case.rows,
+            busy=fleet_load(fleet, t, case.now),
+            mean_prefill_s=self.ledger.mean_prefill_s,
+            needs=needed(policy, t),
+        )
+        scores = policy.score(c, t)
+        total = weighed(fleet, scores.total, policy.sense, case.rows, case.now)
+        row, tied = pick(total, policy.sense, self.rng)
+        case.c, case.row = c, row
+        case.slot = row if everyone else int(case.rows[row])
+        case.predicted = Prediction(
+            queue_s=float(c.queue_s[row]),
+            transfer_s=float(c.transfer_s[row]),
+            prefill_s=float(c.fetched_prefill_s[row]),
+        )
+        if self.explain:
+            case.table = candidate_table(fleet, case, scores, total, tied)
+
+    def _decode(self, case: Case) -> DecodeChoice | Excluded:
+        request, slot, predicted = case.request, case.slot, case.predicted
+        if not request.output_tokens_expected and not self.fleet.decodes[slot]:
+            return prefill_only(slot)
+        allowed = self.breakers.allowed(case.now)
+        return choose_decode(
+            self.fleet,
+            self.ledger,
+            self.topology,
+            self.tunables,
+            request,
+            case.now,
+            standing=self._standing.get(self.fleet, request, allowed, decode=True),
+            prefill=slot,
+            prefill_s=predicted.prefill_s,
+            ttft_s=predicted.ttft_s,
+            match=case.match,
+            tbt_slo_s=request.tbt_slo_s or self.tunables.slo.tbt_s,
+            rng=self.rng,
+            explain=self.explain,
+        )
+
+    def _placed(self, case: Case, decode: DecodeChoice) -> Decision:
+        fleet, c, row, slot = self.fleet, case.c, case.row, case.slot
+        source = case.fetch.source if case.fetch is not None and case.fetch.fetch[row] else None
+        matched, prefix = int(c.match_tokens[row]), int(c.prefix_tokens[row])
+        p = case.predicted
+        return Decision(
+            id=self._refuse.new_id(),
+            request=case.request,
+            now_s=case.now,
+            policy=case.policy.name,
+            revision=self.revision,
+            prefill=fleet.node_at(slot),
+            prefill_slot=Slot(slot),
+            prefill_generation=int(fleet.generation[slot]),
+            decode=fleet.node_at(decode.slot),
+            decode_slot=Slot(decode.slot),
+            decode_generation=int(fleet.generation[decode.slot]),
+            match_tokens=matched,
+            reachable_tokens=c.reachable_tokens,
+            prefix_tokens=prefix,
+            fetch_from=None if source is None else fleet.node_at(source),
+            fetch_tokens=0 if source is None else prefix - matched,
+            predicted=Prediction(
+                queue_s=p.queue_s,
+                transfer_s=p.transfer_s + decode.transfer_s,
+                prefill_s=p.prefill_s,
+                tbt_s=decode.tbt_s,
+            ),
+            candidates=case.table,
+            excluded=case.left.excluded,
+            decode_candidates=decode.table,
+            decode_excluded=decode.excluded,
+            signal=self.signal(case.policy, slot, case.request),
+        )
+
+
+def counted_ids(rng: random.Random) -> Callable[[], str]:
+    """Ids that count up behind a random prefix: unique and ordered within one process."""
+    prefix = f"{rng.getrandbits(32):08x}"
+    count = 0
+
+    def new_id() -> str:
+        nonlocal count
+        count += 1
+        return f"{prefix}-{count:010x}"
+
+    return new_id

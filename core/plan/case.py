@@ -1,0 +1,126 @@
+"""One request's deliberation: what each step of a decision leaves for the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from core.domain import CandidateTable, Prediction, Request
+from core.fleet.state import FleetState
+from core.plan.placement import DecodeChoice
+from core.plan.prefill import FetchPlan
+from core.policy.base import Candidates, NamedPolicy, Scores
+from core.policy.constraints import Standing
+from core.tunables import Tunables
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Keys = Mapping[int, Sequence[int]]
+
+NO_TABLE = CandidateTable((), "min", np.empty(0), {}, {}, 0, 0)
+_SLOW_START_S = 30.0
+_SLOW_START_LEAST = 0.1
+
+
+@dataclass(slots=True)
+class Case:
+    """Filled from top to bottom by `Conductor.decide`; lives for one decision."""
+
+    request: Request
+    now: float
+    keys: Keys
+    match: Ints
+    """By slot, of nodes that could serve the request."""
+    standing: Standing
+    left: Standing
+    """After the constraints that depend on load."""
+    policy: NamedPolicy
+    rows: Any = field(init=False)
+    """Candidate rows: slots, or slice(None) for all."""
+    c: Candidates = field(init=False)
+    fetch: FetchPlan | None = None
+    row: int = -1
+    slot: int = -1
+    predicted: Prediction = field(init=False)
+    table: CandidateTable = NO_TABLE
+
+
+def usable_keys(request: Request) -> Keys:
+    """Keys of the blocks an engine can reuse: it always computes the prompt's last token, so at
+    most floor((L - 1) / block_size) blocks."""
+    length = request.prompt_tokens
+    return {
+        size: keys if len(keys) * size < length else keys[: (length - 1) // size]
+        for size, keys in request.keys.items()
+    }
+
+
+def needed(policy: NamedPolicy, t: Tunables) -> frozenset[str]:
+    """Costly columns that the policy will read under these parameters."""
+    if policy.name == "multiplicative" and not t.multiplicative.network_weight:
+        return frozenset()
+    return policy.needs
+
+
+def weighed(fleet: FleetState, total: Floats, sense: str, rows: Any, now: float) -> Floats:
+    """Totals after node weights and slow start: half the weight counts as half as good."""
+    if not fleet.weighted:
+        return total
+    weight = fleet.weight[rows] * slow_start(fleet, rows, now)
+    out: Floats = total / weight if sense == "min" else total * weight
+    return out
+
+
+def slow_start(fleet: FleetState, rows: Any, now: float) -> Floats:
+    """Share of its weight that a node which came back has regained, in 0.1..1 (linear)."""
+    since = now - fleet.slow_start_at_s[rows]
+    share: Floats = np.clip(since / _SLOW_START_S, _SLOW_START_LEAST, 1.0)
+    return share
+
+
+def candidate_table(
+    fleet: FleetState, case: Case, scores: Scores, total: Floats, tied: int
+) -> CandidateTable:
+    """The candidates' inputs and terms, copied out of the live arrays."""
+    c = case.c
+    slots = range(c.size) if isinstance(case.rows, slice) else case.rows.tolist()
+    columns = {
+        "match_tokens": c.match_tokens,
+        "queued_tokens": c.queued_tokens,
+        "batch": c.batch,
+        "load": c.load,
+        "queue_s": c.queue_s,
+        "transfer_s": c.transfer_s,
+        "prefill_s": c.fetched_prefill_s,
+        "prefix_tokens": c.prefix_tokens,
+        "kv_usage": c.kv_usage,
+    }
+    return CandidateTable(
+        nodes=tuple(fleet.node_at(slot) for slot in slots),
+        sense=case.policy.sense,
+        total=total,
+        columns={name: np.array(column) for name, column in columns.items()},
+        terms={name: np.array(term) for name, term in scores.terms.items()},
+        chosen=case.row,
+        tied=tied,
+    )
+
+
+def prefill_only(slot: int) -> DecodeChoice:
+    """The choice of a request that generates nothing: it ends where it was prefilled."""
+    return DecodeChoice(
+        slot=slot,
+        transfer_s=0.0,
+        tbt_s=0.0,
+        tbt_now_s=0.0,
+        tbt_then_s=0.0,
+        tbt_floor_s=0.0,
+        decode_s=0.0,
+        feasible=True,
+        excluded={},
+        table=None,
+    )

@@ -1,0 +1,294 @@
+"""The conductor's nodes: joining, changing, leaving, and what outcomes say about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from core.domain import (
+    Decision,
+    Health,
+    NodeId,
+    NodeSpec,
+    Outcome,
+    OutcomeKind,
+    Request,
+    Slot,
+    Telemetry,
+    Trust,
+)
+from core.fleet.breaker import BreakerBoard
+from core.fleet.hotspot import HotspotDetector
+from core.fleet.ledger import Ledger, Reservation
+from core.fleet.state import FleetState, NodeCost
+from core.fleet.transition import TransitionEvent
+from core.fleet.trust import Signal, TrustBoard
+from core.index.prefix_index import PrefixIndex
+from core.plan.calibration import Calibration
+from core.plan.cost_model import prefill_coefficients, profile, tbt_coefficients
+from core.plan.transfer import Topology
+from core.policy.base import NamedPolicy
+
+_APPROXIMATE_BLOCKS_MAX = 1_048_576
+_SLOW_START_S = 30.0
+_BLIND = frozenset({"random", "round_robin"})
+
+
+class Roster:
+    """Keeps every structure that knows nodes in step; base of `core.conductor.Conductor`."""
+
+    def __init__(
+        self,
+        *,
+        fleet: FleetState,
+        ledger: Ledger,
+        index: PrefixIndex,
+        topology: Topology,
+        breakers: BreakerBoard,
+        trust: TrustBoard,
+        detector: HotspotDetector,
+    ) -> None:
+        self.fleet = fleet
+        self.ledger = ledger
+        self.index = index
+        self.topology = topology
+        self.breakers = breakers
+        self.trust = trust
+        self.detector = detector
+        self.calibration = Calibration(fleet)
+        self._events: list[TransitionEvent] = []
+        ledger.on_close = self._closed
+        fleet.on_grow += [index.grow, topology.resize, trust.grow]
+        for widen in fleet.on_grow:
+            widen(fleet.capacity)
+
+    # -- nodes -----------------------------------------------------------------------------
+
+    def register(self, spec: NodeSpec, now: float) -> Slot:
+        """Add a node; it takes requests once a probe calls it healthy.
+
+        Raises Conflict for a known id, NotFound for an unknown profile.
+        """
+        cost = node_cost(spec)
+        slot = self.fleet.add(spec, cost)
+        self._list(slot, spec)
+        self.topology.set_node(slot, spec)
+        self.breakers.add(slot, spec.id, now)
+        signal = Trust.DEGRADED if spec.events else Trust.APPROXIMATE
+        self.trust.add(slot, spec.id, now, signal=signal)
+        self.calibration.add(spec.id, cost.prefill, cost.tbt)
+        return slot
+
+    def update_spec(self, spec: NodeSpec, now: float) -> None:
+        """Take over what discovery learned; a new block size or signal empties the index."""
+        old, slot = self.fleet.spec(spec.id), self.fleet.slot(spec.id)
+        repriced = (old.profile, old.speed, old.mfu) != (spec.profile, spec.speed, spec.mfu)
+        cost = node_cost(spec) if repriced else None
+        self.fleet.update(spec, cost)
+        if cost is not None:
+            self.calibration.add(spec.id, cost.prefill, cost.tbt)
+        self.topology.set_node(slot, spec)
+        if _listing(old) != _listing(spec):
+            self.index.remove_node(slot)
+            self._list(slot, spec)
+        if (old.events is None) != (spec.events is None):
+            self.trust.remove(slot)
+            signal = Trust.DEGRADED if spec.events else Trust.APPROXIMATE
+            self.trust.add(slot, spec.id, now, signal=signal)
+
+    def remove(self, node: NodeId, now: float) -> None:  # noqa: ARG002 (uniform signature)
+        """Take a node out; requests on it go on, their late release changes nothing."""
+        slot = self.fleet.slot(node)
+        self.ledger.void(slot, int(self.fleet.generation[slot]))
+        self.index.remove_node(slot)
+        self.topology.remove_node(slot)
+        self.breakers.remove(slot)
+        self.trust.remove(slot)
+        self.calibration.remove(node)
+        self.fleet.remove(node)
+
+    def drain(self, node: NodeId, on: bool, now: float) -> None:  # noqa: ARG002
+        """Stop (or resume) placing new requests on the node."""
+        self.fleet.drain(node, on)
+
+    def set_health(self, node: NodeId, health: Health, now: float) -> None:
+        """Note what probes found."""
+        was = self.fleet.health(node)
+        if was is health:
+            return
+        self.fleet.set_health(node, health, now, slow_start_s=_SLOW_START_S)
+        self.breakers.set_dead(self.fleet.slot(node), health is Health.DEAD)
+        self.note(
+            TransitionEvent(
+                now_s=now, machine="health", node=node, before=was, after=health, cause="probe"
+            )
+        )
+
+    def restarted(self, node: NodeId, now: float) -> None:
+        """The engine lost its state: nothing cached, nothing in flight, old releases void."""
+        slot = self.fleet.slot(node)
+        self.ledger.void(slot, int(self.fleet.generation[slot]))
+        self.fleet.restart(node)
+        self.index.forget(slot)
+        self.note(
+            TransitionEvent(
+                now_s=now, machine="node", node=node, before="running", after="running",
+                cause="restarted",
+            )
+        )  # fmt: skip
+
+    def telemetry(self, node: NodeId, t: Telemetry, now: float) -> None:
+        """Take in one reading of a node's own gauges."""
+        self.fleet.set_telemetry(node, t, now)
+        spec = self.fleet.spec(node)
+        if t.block_size and t.block_size != spec.block_size:
+            self.update_spec(replace(spec, block_size=t.block_size), now)
+
+    def cache_signal(self, node: NodeId, signal: Signal, now: float, *, cause: str = "") -> None:
+        """What the event stream says of its own completeness."""
+        for event in self.trust.signal(self.fleet.slot(node), signal, now, cause=cause):
+            self.note(event)
+
+    # -- look-ups ----------------------------------------------------------------------------
+
+    def block_sizes(self, model: str, adapter: str = "") -> tuple[int, ...]:
+        """Block sizes in use by nodes of the model: a request brings keys for each."""
+        rows = self.fleet.serves_model(model, adapter)
+        return tuple(sorted({int(size) for size in self.fleet.block_size[rows]}))
+
+    def resolve_model(self, served: str) -> tuple[str, str] | None:
+        """(base model, adapter) of a served name; None where no node serves it."""
+        for spec in self.fleet.nodes():
+            if served in spec.models:
+                return served, ""
+            if served in spec.adapters:
+                return spec.adapters[served], served
+        return None
+
+    def served_models(self) -> dict[str, list[NodeId]]:
+        """Served name (base models and adapters) -> nodes that hold it."""
+        out: dict[str, list[NodeId]] = {}
+        for spec in self.fleet.nodes():
+            for name in (*spec.models, *spec.adapters):
+                out.setdefault(name, []).append(spec.id)
+        return out
+
+    def signal(self, policy: NamedPolicy, slot: int, request: Request) -> str:
+        """Rung of the degradation ladder that a choice stands on."""
+        if policy.name in _BLIND:
+            return policy.name
+        if not request.keys:
+            return "ledger"
+        trust = self.trust.trust(Slot(slot))
+        return trust.value if trust in (Trust.EXACT, Trust.APPROXIMATE) else "ledger"
+
+    # -- what happened -------------------------------------------------------------------------
+
+    def note(self, event: TransitionEvent) -> None:
+        """Keep a transition for the audit; bounded by dropping the oldest."""
+        if len(self._events) >= 10_000:
+            del self._events[:5_000]
+        self._events.append(event)
+
+    def take_events(self) -> list[TransitionEvent]:
+        """Transitions since the last call."""
+        taken, self._events = self._events, []
+        return taken
+
+    def tick(self, now: float) -> None:
+        """Let timers of breakers, trust and detector run out; call a few times a second."""
+        for machine in (self.breakers, self.trust, self.detector):
+            for event in machine.tick(now):
+                self.note(event)
+
+    def group(self, keys: Mapping[int, Sequence[int]]) -> int | None:
+        """Prefix group of a prompt, by its first block size."""
+        for chain in keys.values():
+            return self.detector.group_of(chain)
+        return None
+
+    def placed(self, r: Reservation, now: float, *, hotspot: bool) -> None:
+        """Tell the index, breakers and detector that a decision is being carried out."""
+        d = r.decision
+        slots = {d.prefill_slot, d.decode_slot}
+        r.tickets = {slot: self.breakers.begin(slot) for slot in slots}
+        keys = d.request.keys
+        for slot in slots:
+            chain = keys.get(int(self.fleet.block_size[slot]))
+            if chain and self.trust.trust(slot) is Trust.APPROXIMATE:
+                self.index.record_route(slot, chain, now)
+        for size, chain in keys.items():
+            self.index.touch(chain, size, now)
+        if hotspot:
+            self._watch(d, now)
+
+    def _watch(self, d: Decision, now: float) -> None:
+        group = self.group(d.request.keys)
+        serving = self.fleet.serves_model(d.request.model, d.request.adapter)
+        serving = serving & self.fleet.healthy & self.fleet.prefills
+        holders = [] if group is None else [s for s in self.index.holders(group) if serving[s]]
+        events = self.detector.observe(
+            group, now, chosen=d.prefill_slot, holders=holders, nodes=int(serving.sum())
+        )
+        for event in events:
+            self.note(event)
+
+    def _closed(self, r: Reservation, outcome: Outcome, now: float) -> None:
+        """A reservation ended: judge the nodes, the cache signal and the cost model by it."""
+        failed = outcome.failed_node or self._working_node(r)
+        d = r.decision
+        for node, slot in {d.prefill: d.prefill_slot, d.decode: d.decode_slot}.items():
+            kind = outcome.kind
+            if kind not in (OutcomeKind.OK, OutcomeKind.REFUSED) and node != failed:
+                kind = OutcomeKind.CLIENT_ABORT  # the other leg's failure says nothing of this
+            for event in self.breakers.record(slot, kind, now, ticket=r.tickets.get(slot, 0)):
+                self.note(event)
+        if outcome.kind is OutcomeKind.OK:
+            self._learn(r, outcome, now)
+
+    def _working_node(self, r: Reservation) -> NodeId:
+        d = r.decision
+        return d.decode if r.prefilled_s is not None else d.prefill
+
+    def _learn(self, r: Reservation, outcome: Outcome, now: float) -> None:
+        d = r.decision
+        self.calibration.observe(r, outcome)
+        current = self.fleet.generation[d.prefill_slot] == d.prefill_generation
+        if not current or d.fetch_from is not None:
+            return
+        reported = outcome.cached_tokens if r.cached_tokens is None else r.cached_tokens
+        slack = int(self.fleet.block_size[d.prefill_slot])
+        events = self.trust.observe(
+            d.prefill_slot, now, predicted=d.match_tokens, reported=reported, slack_tokens=slack
+        )
+        for event in events:
+            self.note(event)
+            if event.after not in ("live", "history"):
+                self.index.forget(d.prefill_slot)
+
+    def _list(self, slot: Slot, spec: NodeSpec) -> None:
+        approximate = 0 if spec.events else _approximate_blocks(spec)
+        self.index.add_node(slot, block_size=spec.block_size, approximate_blocks=approximate)
+
+
+def node_cost(spec: NodeSpec) -> NodeCost:
+    """Cost coefficients of a node from its profile, speed and utilisation."""
+    cost = profile(spec.profile)
+    return NodeCost(
+        prefill=prefill_coefficients(cost, mfu=spec.mfu, speed=spec.speed),
+        tbt=tbt_coefficients(cost, speed=spec.speed),
+        kv_bytes_per_token=cost.kv_bytes_per_token,
+        layers=cost.layers,
+    )
+
+
+def _approximate_blocks(spec: NodeSpec) -> int:
+    """Blocks the routing history may credit: what the engine can hold."""
+    if not spec.kv_capacity_tokens:
+        return _APPROXIMATE_BLOCKS_MAX // 16
+    return min(max(spec.kv_capacity_tokens // spec.block_size, 1), _APPROXIMATE_BLOCKS_MAX)
+
+
+def _listing(spec: NodeSpec) -> tuple[int, bool, int]:
+    approximate = 0 if spec.events else _approximate_blocks(spec)
+    return spec.block_size, spec.events is not None, approximate
