@@ -56,6 +56,7 @@ class Lanes:
         self.sizes: dict[int, SizeMasks] = {}
         self._free: list[int] = []
         self._slots: list[int] = []
+        self._slot_of_bit: dict[int, int] = {}
         self._slot_array = np.empty(0, dtype=np.int64)
         self._cache: dict[int, np.ndarray] = {}
         self._cached_slots = 0
@@ -68,6 +69,7 @@ class Lanes:
         self._slots[number] = slot
         self._forget_cache()
         lane = Lane(slot, number, 1 << number, block_size, approximate_blocks)
+        self._slot_of_bit[lane.bit] = slot
         self.by_slot[slot] = lane
         self.live |= lane.bit
         self.sizes.setdefault(block_size, SizeMasks()).closed |= lane.bit
@@ -122,15 +124,18 @@ class Lanes:
 
     def scatter(self, row: np.ndarray, runs: Runs, block_size: int) -> None:
         """Write each run's depth in tokens into the cells of its holders."""
-        slots = self._slots
+        single = self._slot_of_bit
         for mask, depth in runs:
-            if mask.bit_count() > _SCATTER_BITS:
-                row[self.slots(mask)] = depth * block_size
-                continue
-            while mask:
-                low = mask & -mask
-                row[slots[low.bit_length() - 1]] = depth * block_size
-                mask ^= low
+            tokens = depth * block_size
+            if mask in single:
+                row[single[mask]] = tokens
+            elif mask.bit_count() > _SCATTER_BITS:
+                row[self.slots(mask)] = tokens
+            else:
+                while mask:
+                    low = mask & -mask
+                    row[single[low]] = tokens
+                    mask ^= low
 
     def _forget_cache(self) -> None:
         self._cache.clear()

@@ -3,7 +3,7 @@
 A mask is a Python integer with one bit a holder. For holders whose blocks are closed under
 prefixes the set of holders only shrinks with depth, so the depths where it shrinks are found by
 doubling steps and bisection; everything between two equal ends is equal. Holders without that
-property are walked block by block.
+property are walked block by block; so is everyone in a short chain, where that is cheaper.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 
 Runs = list[tuple[int, int]]
 """(holders, depth): these holders have exactly the first `depth` blocks; disjoint masks."""
+WALK_MAX = 40
+"""Chains up to this many blocks are cheaper to walk than to gallop over."""
 Lookup = Callable[[int], int | None]
 
 
@@ -57,16 +59,18 @@ def walk(lookup: Lookup, keys: Sequence[int], holders: int) -> Runs:
     runs: Runs = []
     seen: int | None = None
     alive = holders
-    for depth, key in enumerate(keys):
-        mask = lookup(key)
-        if mask is seen and mask is not None:
-            continue
-        seen = mask
-        still = mask & alive if mask is not None else 0
-        if still != alive:
-            runs.append((alive ^ still, depth))
-            if not still:
-                return runs
-            alive = still
-    runs.append((alive, len(keys)))
+    depth = 0
+    for mask in map(lookup, keys):
+        if mask is not seen:
+            if mask is None:
+                break
+            seen = mask
+            still = mask & alive
+            if still != alive:
+                runs.append((alive ^ still, depth))
+                if not still:
+                    return runs
+                alive = still
+        depth += 1
+    runs.append((alive, depth))
     return runs

@@ -21,7 +21,7 @@ from core.index.approximate import note_route
 from core.index.forest import Forest
 from core.index.integrity import check
 from core.index.lanes import Lane, Lanes
-from core.index.matching import gallop, walk
+from core.index.matching import WALK_MAX, gallop, walk
 from core.index.sweep import Sweeper
 from core.index.tiers import Tiers
 from core.index.types import IndexStats
@@ -138,16 +138,19 @@ class PrefixIndex:
         """
         row = np.zeros(self._capacity, dtype=np.int64)
         lookup = self._held.get
+        sizes, scatter = self._lanes.sizes, self._lanes.scatter
         for size, chain in keys.items():
-            lanes = self._lanes.sizes.get(size)
+            lanes = sizes.get(size)
             first = lookup(chain[0]) if lanes is not None and chain else None
             if lanes is None or first is None:
                 continue
-            closed = first & lanes.closed
-            if closed:
-                self._lanes.scatter(row, gallop(lookup, chain, first, closed), size)
-            if lanes.open & first:
-                self._lanes.scatter(row, walk(lookup, chain, lanes.open & first), size)
+            galloped, walked = first & lanes.closed, first & lanes.open
+            if len(chain) <= WALK_MAX:
+                galloped, walked = 0, galloped | walked
+            if galloped:
+                scatter(row, gallop(lookup, chain, first, galloped), size)
+            if walked:
+                scatter(row, walk(lookup, chain, walked), size)
         return row
 
     def holders(self, key: int) -> list[Slot]:
