@@ -44,14 +44,14 @@ def trace_statistics(trace: Trace) -> dict[str, Any]:
     }
 
 
-def summary(values: np.ndarray) -> dict[str, float]:
-    """Mean, quantiles and extremes of an array, rounded to 1e-3; zeros when empty."""
+def summary(values: np.ndarray, *, digits: int = 3) -> dict[str, float]:
+    """Mean, quantiles and maximum of an array, rounded to `digits`; zeros when empty."""
     if not len(values):
         return {"mean": 0.0, **{name: 0.0 for name, _ in QUANTILES}, "max": 0.0}
     row = {"mean": float(values.mean())}
     row |= {name: float(np.quantile(values, q)) for name, q in QUANTILES}
     row["max"] = float(values.max())
-    return {name: round(value, 3) for name, value in row.items()}
+    return {name: round(value, digits) for name, value in row.items()}
 
 
 def infinite_reuse(trace: Trace) -> tuple[int, int, int]:

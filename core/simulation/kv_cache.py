@@ -1,0 +1,135 @@
+"""A node's KV cache: least recently used blocks leave first, tails before heads, tier by tier.
+
+An access refreshes a prompt's blocks from the deepest to the first, so a block is always older
+than the blocks before it in its chain: eviction takes tails first and every tier together stays
+closed under prefixes, as in the engines. With a host tier, blocks that leave the GPU move there.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Protocol
+
+from core.domain import Medium
+
+
+class CacheListener(Protocol):
+    """Who hears of stored and removed blocks: the prefix index, at once or after a delay."""
+
+    def stored(self, keys: Sequence[int], medium: Medium, parent: int | None) -> None:
+        """A run of blocks that came in, in chain order, after `parent` (None: from the root)."""
+        ...
+
+    def removed(self, keys: Sequence[int], medium: Medium) -> None:
+        """Blocks that went, deepest first."""
+        ...
+
+
+class KvCache:
+    """Blocks by key, oldest first. Capacities in blocks; a host capacity of 0 means no tier."""
+
+    __slots__ = ("capacity", "evicted", "gpu", "host", "host_capacity", "listener", "reserved")
+
+    def __init__(self, capacity: int, listener: CacheListener, *, host_capacity: int = 0) -> None:
+        self.capacity = capacity
+        self.host_capacity = host_capacity
+        self.listener = listener
+        self.gpu: OrderedDict[int, None] = OrderedDict()
+        self.host: OrderedDict[int, None] = OrderedDict()
+        self.reserved = 0
+        """Blocks taken by running decodes, out of reach for the cache."""
+        self.evicted = 0
+
+    def match(self, keys: Sequence[int]) -> int:
+        """Leading blocks of `keys` held in any tier."""
+        gpu, host = self.gpu, self.host
+        if host:
+            return next(
+                (i for i, k in enumerate(keys) if k not in gpu and k not in host), len(keys)
+            )
+        depth = 0
+        for key in keys:
+            if key not in gpu:
+                break
+            depth += 1
+        return depth
+
+    def host_blocks(self, keys: Sequence[int]) -> int:
+        """How many of `keys` would have to be loaded from the host tier."""
+        if not self.host:
+            return 0
+        return sum(1 for key in keys if key not in self.gpu and key in self.host)
+
+    def touch(self, keys: Sequence[int]) -> None:
+        """Refresh held blocks; host blocks among them come back to the GPU."""
+        if self.host:
+            self.insert(keys)
+            return
+        move = self.gpu.move_to_end
+        for key in reversed(keys):
+            move(key)
+
+    def insert(self, keys: Sequence[int]) -> None:
+        """Hold all of `keys` (a chain from its start), evicting what is oldest."""
+        keys = keys[: max(self.capacity - self.reserved, 0)]
+        gpu = self.gpu
+        held = 0
+        for key in keys:
+            if key not in gpu:
+                break
+            held += 1
+        new = keys[held:]
+        for key in reversed(new):
+            gpu[key] = None
+        move = gpu.move_to_end
+        for key in reversed(keys[:held]):
+            move(key)
+        if new:
+            self.listener.stored(new, Medium.GPU, keys[held - 1] if held else None)
+            if self.host:
+                self._take_from_host(new)
+            self._shrink()
+
+    def reserve(self, blocks: int) -> None:
+        """Take `blocks` (negative: give back) for a running decode."""
+        self.reserved += blocks
+        self._shrink()
+
+    def clear(self) -> None:
+        """The node restarted; nobody is told, as nobody is there to tell."""
+        self.gpu.clear()
+        self.host.clear()
+        self.reserved = 0
+
+    def _shrink(self) -> None:
+        gpu = self.gpu
+        over = len(gpu) - max(self.capacity - self.reserved, 0)
+        if over <= 0:
+            return
+        pop = gpu.popitem
+        gone = [pop(last=False)[0] for _ in range(min(over, len(gpu)))]
+        self.evicted += len(gone)
+        if self.host_capacity:
+            self._demote(gone)
+        self.listener.removed(gone, Medium.GPU)
+
+    def _demote(self, gone: list[int]) -> None:
+        host = self.host
+        for key in gone:
+            host[key] = None
+            host.move_to_end(key)
+        # Demoted blocks are listed already, with their parents.
+        for key in gone:
+            self.listener.stored((key,), Medium.CPU, None)
+        over = len(host) - self.host_capacity
+        if over > 0:
+            lost = [host.popitem(last=False)[0] for _ in range(over)]
+            self.listener.removed(lost, Medium.CPU)
+
+    def _take_from_host(self, keys: Sequence[int]) -> None:
+        back = [key for key in keys if key in self.host]
+        for key in back:
+            del self.host[key]
+        if back:
+            self.listener.removed(back[::-1], Medium.CPU)
