@@ -81,8 +81,7 @@ class EventSockets:
         self._bound(live)
         live.setsockopt(zmq.RCVHWM, self._limits.queue_messages)
         live.setsockopt(zmq.SUBSCRIBE, self._endpoints.topic.encode())
-        monitor = live.get_monitor_socket(_WATCHED)
-        self._watch = asyncio.create_task(self._watch_link(monitor))
+        self._watch = asyncio.create_task(self._watch_link(live.get_monitor_socket(_WATCHED)))
         live.connect(self._endpoints.live)
         return self
 
@@ -94,12 +93,12 @@ class EventSockets:
     ) -> None:
         live, watch = self._live, self._watch
         self._live = self._watch = None
-        if watch is not None:
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
-        if live is not None:
-            live.disable_monitor()
-            live.close(linger=0)
+        if live is None or watch is None:
+            return
+        # Stopping says so to the monitor, which has to be open still: the call would block.
+        live.disable_monitor()
+        await asyncio.gather(watch, return_exceptions=True)
+        live.close(linger=0)
 
     @property
     def replays(self) -> bool:
@@ -158,14 +157,12 @@ class EventSockets:
         socket.setsockopt(zmq.IPV6, 1)
 
     async def _watch_link(self, monitor: zmq.asyncio.Socket) -> None:
-        while True:
-            event = parse_monitor_message(await monitor.recv_multipart())["event"]
-            if event == zmq.Event.HANDSHAKE_SUCCEEDED:
-                self._on_link(True)
-            elif event == zmq.Event.DISCONNECTED:
-                self._on_link(False)
-            else:
-                return
+        with monitor:
+            while True:
+                event = parse_monitor_message(await monitor.recv_multipart())["event"]
+                if event == zmq.Event.MONITOR_STOPPED:
+                    return
+                self._on_link(event == zmq.Event.HANDSHAKE_SUCCEEDED)
 
 
 def parse_live(frames: Frames) -> Message:
