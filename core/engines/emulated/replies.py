@@ -56,10 +56,11 @@ def full_body(generation: Generation, block_size: int, created: int) -> dict[str
     else:
         choice["text"] = text
     choice |= {"logprobs": None, "finish_reason": sequence.finish_reason, "stop_reason": None}
-    choice |= {"token_ids": ids, "routed_experts": None}
+    choice["token_ids"] = ids
     own = {"prompt_logprobs": None, "prompt_token_ids": prompt_ids}
     if not generation.chat:
         choice |= own
+    choice["routed_experts"] = None
     return {
         "id": generation.id,
         "object": "chat.completion" if generation.chat else "text_completion",

@@ -26,7 +26,7 @@ CHAT_TEMPLATE = (
     "{%- for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' }}"
     "{%- if message['content'] is string %}{{ message['content'] }}"
-    "{%- else %}{%- for part in message['content'] %}{{ part['text'] }}{%- endfor %}{%- endif %}"
+    "{%- elif message['content'] %}{%- for part in message['content'] %}{{ part['text'] }}{%- endfor %}{%- endif %}"
     "{{ '<|im_end|>\\n' }}"
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{%- endif %}"
