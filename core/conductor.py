@@ -20,9 +20,17 @@ from core.fleet.ledger import Ledger, Reservation
 from core.fleet.state import FleetState
 from core.fleet.trust import TrustBoard
 from core.index.prefix_index import PrefixIndex
-from core.plan.case import Case, candidate_table, needed, prefill_only, usable_keys, weighed
+from core.plan.case import (
+    NOTHING_TO_DECODE,
+    Case,
+    candidate_table,
+    needed,
+    prefill_only,
+    usable_keys,
+    weighed,
+)
 from core.plan.placement import DecodeChoice, choose_decode
-from core.plan.prefill import build_candidates, fleet_load
+from core.plan.prefill import LiveCandidates
 from core.plan.refusal import Refuser
 from core.plan.transfer import Topology
 from core.policy import get_policy, pick
@@ -38,7 +46,8 @@ class Conductor(Roster):
 
     tunables: the live parameters, replaced as a whole by `apply`. rng: draws among equals.
     new_id: makes decision ids that sort by time. explain: keep every candidate's figures in
-    decisions (the simulator switches it off for speed). Times are monotonic seconds.
+    decisions. learn: fit cost models and count accesses of prefixes. The simulator switches
+    both off where a study does not need them. Times are monotonic seconds.
     """
 
     def __init__(
@@ -51,6 +60,7 @@ class Conductor(Roster):
         new_id: Callable[[], str] | None = None,
         revision: int = 1,
         explain: bool = True,
+        learn: bool = True,
     ) -> None:
         t = self.tunables = tunables or Tunables()
         self.revision = revision
@@ -69,6 +79,7 @@ class Conductor(Roster):
             breakers=BreakerBoard(t.breaker, slots=fleet.capacity),
             trust=TrustBoard(t.trust, slots=fleet.capacity),
             detector=HotspotDetector(t.hotspot, 0.0),
+            learn=learn,
         )
 
     def apply(self, tunables: Tunables, revision: int) -> None:
@@ -112,9 +123,8 @@ class Conductor(Roster):
     def match(self, keys: Mapping[int, Sequence[int]]) -> Ints:
         """M by slot: matched tokens, 0 where the node's cache signal is not believed."""
         row: Ints = self.index.match(keys)
-        credited = self.trust.credited[: len(row)]
-        if not credited.all():
-            row[~credited] = 0
+        if self.trust.doubted:
+            row[~self.trust.credited[: len(row)]] = 0
         return row
 
     # -- steps of a decision ---------------------------------------------------------------
@@ -128,13 +138,22 @@ class Conductor(Roster):
         if standing.count != fleet.capacity:
             match = np.where(standing.mask, match, 0)
         left = standing
-        if standing.count:
+        if standing.count and not self._within_all_limits(request):
             batches = fleet.prefilling + fleet.decoding
             left = narrowed(fleet, standing, prefill_checks(fleet, request, batches))
         case = Case(request, now, keys, match, standing, left, self.policy)
         if self.tunables.hotspot.enabled and left.count:
             self._avoid_hotspots(case)
         return case
+
+    def _within_all_limits(self, request: Request) -> bool:
+        """Whether no node's length or queue limit can bite, so that none has to be compared."""
+        fleet, length = self.fleet, request.prompt_tokens
+        return (
+            length < fleet.context_min
+            and length <= fleet.kv_capacity_min
+            and len(self.ledger.open) < fleet.queue_max_min
+        )
 
     def _avoid_hotspots(self, case: Case) -> None:
         """Fall back to round robin, or take a hot group's holders out for their cool-down."""
@@ -153,7 +172,7 @@ class Conductor(Roster):
         fleet, t, policy = self.fleet, self.tunables, case.policy
         everyone = case.left.count == fleet.capacity
         case.rows = slice(None) if everyone else np.flatnonzero(case.left.mask)
-        c, case.fetch = build_candidates(
+        c = LiveCandidates(
             fleet,
             self.topology,
             t,
@@ -161,10 +180,10 @@ class Conductor(Roster):
             case.now,
             match=case.match,
             rows=case.rows,
-            busy=fleet_load(fleet, t, case.now),
             mean_prefill_s=self.ledger.mean_prefill_s,
             needs=needed(policy, t),
         )
+        case.fetch = c.fetch_plan
         scores = policy.score(c, t)
         total = weighed(fleet, scores.total, policy.sense, case.rows, case.now)
         row, tied = pick(total, policy.sense, self.rng)
@@ -230,7 +249,7 @@ class Conductor(Roster):
             ),
             candidates=case.table,
             excluded=case.left.excluded,
-            decode_candidates=decode.table,
+            decode_candidates=None if decode.table is NOTHING_TO_DECODE else decode.table,
             decode_excluded=decode.excluded,
             signal=self.signal(case.policy, slot, case.request),
         )

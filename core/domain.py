@@ -1,7 +1,8 @@
 """Value types that every room shares: nodes, requests, decisions, outcomes.
 
-Values are frozen and slotted; distinct ids have distinct types; wall times are aware UTC
-datetimes at the edges and monotonic seconds (`now`) inside; units stand last in names.
+Values are frozen and slotted; those made for every request are structs, which are cheaper to
+make. Distinct ids have distinct types; wall times are aware UTC datetimes at the edges and
+monotonic seconds (`now`) inside; units stand last in names.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NewType
+
+import msgspec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -181,8 +184,7 @@ class NodeSpec:
     """Nodes of one server (data-parallel ranks) share this; else empty."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One request as the scheduler sees it: lengths, identity and hashed blocks, no text.
 
     keys: block size -> the chained keys of the prompt's whole blocks, for each block size in
@@ -192,7 +194,7 @@ class Request:
     id: RequestId
     model: str
     prompt_tokens: int
-    keys: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    keys: Mapping[int, Sequence[int]] = {}
     output_tokens_expected: int = 256
     adapter: str = ""
     tenant: str = ""
@@ -205,9 +207,12 @@ class Request:
     tried: frozenset[NodeId] = frozenset()
     """Nodes that already failed this request."""
 
+    def after_failure(self, node: NodeId) -> Request:
+        """The same request with one more node to avoid."""
+        return msgspec.structs.replace(self, tried=self.tried | {node})
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """What the cost model expects of the chosen placement, in seconds."""
 
     queue_s: float
@@ -221,8 +226,7 @@ class Prediction:
         return self.queue_s + self.transfer_s + self.prefill_s
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateTable:
+class CandidateTable(msgspec.Struct, frozen=True, eq=False):
     """Every candidate of one selection with inputs, terms and totals (arrays of length k).
 
     `columns` holds the inputs a policy saw (match_tokens, queued_tokens, batch, load, queue_s,
@@ -248,8 +252,7 @@ class CandidateTable:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Where a request goes and why. `decode` equals `prefill` when it stays in place."""
 
     id: DecisionId
@@ -276,7 +279,7 @@ class Decision:
     candidates: CandidateTable
     excluded: Mapping[Reason, tuple[NodeId, ...]]
     decode_candidates: CandidateTable | None = None
-    decode_excluded: Mapping[Reason, tuple[NodeId, ...]] = field(default_factory=dict)
+    decode_excluded: Mapping[Reason, tuple[NodeId, ...]] = {}
     signal: str = "exact"
     """Rung of the degradation ladder used: exact, approximate, ledger, round_robin."""
     notes: tuple[str, ...] = ()
@@ -292,8 +295,7 @@ class Decision:
         return self.prefill != self.decode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejection:
+class Rejection(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Why a request was not placed, with the prediction that condemned it (spec 10)."""
 
     id: DecisionId
@@ -310,11 +312,10 @@ class Rejection:
     predicted: Prediction | None = None
     reachable_tokens: int = 0
     candidates: CandidateTable | None = None
-    excluded: Mapping[Reason, tuple[NodeId, ...]] = field(default_factory=dict)
+    excluded: Mapping[Reason, tuple[NodeId, ...]] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What really happened to a decided request; closes its reservation.
 
     cached_tokens: the engine's own report of reused prompt tokens, None where it reports none.

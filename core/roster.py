@@ -47,6 +47,7 @@ class Roster:
         breakers: BreakerBoard,
         trust: TrustBoard,
         detector: HotspotDetector,
+        learn: bool,
     ) -> None:
         self.fleet = fleet
         self.ledger = ledger
@@ -56,6 +57,7 @@ class Roster:
         self.trust = trust
         self.detector = detector
         self.calibration = Calibration(fleet)
+        self.learn = learn
         self._events: list[TransitionEvent] = []
         ledger.on_close = self._closed
         fleet.on_grow += [index.grow, topology.resize, trust.grow]
@@ -210,15 +212,16 @@ class Roster:
     def placed(self, r: Reservation, now: float, *, hotspot: bool) -> None:
         """Tell the index, breakers and detector that a decision is being carried out."""
         d = r.decision
-        slots = {d.prefill_slot, d.decode_slot}
+        slots = {d.prefill_slot, d.decode_slot} if d.disaggregated else (d.prefill_slot,)
         r.tickets = {slot: self.breakers.begin(slot) for slot in slots}
         keys = d.request.keys
         for slot in slots:
             chain = keys.get(int(self.fleet.block_size[slot]))
             if chain and self.trust.trust(slot) is Trust.APPROXIMATE:
                 self.index.record_route(slot, chain, now)
-        for size, chain in keys.items():
-            self.index.touch(chain, size, now)
+        if self.learn:
+            for size, chain in keys.items():
+                self.index.touch(chain, size, now)
         if hotspot:
             self._watch(d, now)
 
@@ -237,11 +240,11 @@ class Roster:
         """A reservation ended: judge the nodes, the cache signal and the cost model by it."""
         failed = outcome.failed_node or self._working_node(r)
         d = r.decision
-        for node, slot in {d.prefill: d.prefill_slot, d.decode: d.decode_slot}.items():
+        for slot, ticket in r.tickets.items():
             kind = outcome.kind
-            if kind not in (OutcomeKind.OK, OutcomeKind.REFUSED) and node != failed:
+            if kind not in (OutcomeKind.OK, OutcomeKind.REFUSED) and _node(d, slot) != failed:
                 kind = OutcomeKind.CLIENT_ABORT  # the other leg's failure says nothing of this
-            for event in self.breakers.record(slot, kind, now, ticket=r.tickets.get(slot, 0)):
+            for event in self.breakers.record(Slot(slot), kind, now, ticket=ticket):
                 self.note(event)
         if outcome.kind is OutcomeKind.OK:
             self._learn(r, outcome, now)
@@ -252,7 +255,8 @@ class Roster:
 
     def _learn(self, r: Reservation, outcome: Outcome, now: float) -> None:
         d = r.decision
-        self.calibration.observe(r, outcome)
+        if self.learn:
+            self.calibration.observe(r, outcome)
         current = self.fleet.generation[d.prefill_slot] == d.prefill_generation
         if not current or d.fetch_from is not None:
             return
@@ -269,6 +273,10 @@ class Roster:
     def _list(self, slot: Slot, spec: NodeSpec) -> None:
         approximate = 0 if spec.events else _approximate_blocks(spec)
         self.index.add_node(slot, block_size=spec.block_size, approximate_blocks=approximate)
+
+
+def _node(d: Decision, slot: int) -> NodeId:
+    return d.prefill if slot == d.prefill_slot else d.decode
 
 
 def node_cost(spec: NodeSpec) -> NodeCost:

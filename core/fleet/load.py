@@ -54,9 +54,9 @@ def kv_share(fleet: FleetState, believed: npt.NDArray[np.bool_] | None) -> Float
 
 
 def load(
-    fleet: FleetState, wait_s: Floats, batches: Floats, kv: Floats, *, horizon_s: float
+    wait_s: Floats, batches: Floats, kv: Floats, *, batch_max: Floats, horizon_s: float
 ) -> Floats:
-    """load(n) by slot, from its three signals."""
-    busiest = np.maximum(wait_s / horizon_s, batches / fleet.batch_max)
+    """load(n) from its three signals, each of shape (k,)."""
+    busiest = np.maximum(wait_s / horizon_s, batches / batch_max)
     cut: Floats = np.minimum(np.maximum(busiest, kv), 1.0)
     return cut

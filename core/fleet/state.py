@@ -109,7 +109,9 @@ class FleetState:
     def __init__(self, slots: int = 8) -> None:
         self.capacity = 0
         self.version = 0
-        self.telemetry_seen = False
+        self.context_min = self.kv_capacity_min = self.queue_max_min = np.inf
+        """Least limits over the registered nodes: within them no limit has to be looked at."""
+        self.telemetry_seen = self.any_can_fetch = False
         self.weighted = False
         """Whether any node's weight differs from 1, or one is in slow start."""
         self._specs: list[NodeSpec | None] = []
@@ -334,6 +336,11 @@ class FleetState:
 
     def _changed(self) -> None:
         self.version += 1
+        live = self.alive
+        self.any_can_fetch = bool(self.can_fetch.any())
+        self.context_min = float(self.context_max.min(initial=np.inf, where=live))
+        self.kv_capacity_min = float(self.kv_capacity.min(initial=np.inf, where=live))
+        self.queue_max_min = float(self.queue_max.min(initial=np.inf, where=live))
 
 
 def _serves(spec: NodeSpec, model: str, adapter: str) -> bool:

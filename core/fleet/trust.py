@@ -162,6 +162,7 @@ class TrustBoard:
         self._nodes: dict[int, NodeTrust] = {}
         self._credited: Bools = np.zeros(slots, dtype=np.bool_)
         self._next_timer_s = math.inf
+        self._doubted = False
 
     def configure(self, rules: TrustRules) -> None:
         """New rules from now on; running cool-downs keep their end."""
@@ -181,11 +182,13 @@ class TrustBoard:
         self.grow(slot + 1)
         self._nodes[slot] = NodeTrust(node, start[signal], now)
         self._credited[slot] = signal in (Trust.EXACT, Trust.APPROXIMATE)
+        self._note_doubt()
 
     def remove(self, slot: Slot) -> None:
         """A node leaves with everything known about it."""
         if self._nodes.pop(slot, None) is not None:
             self._credited[slot] = False
+            self._note_doubt()
 
     def node(self, slot: Slot) -> NodeTrust:
         """A node's standing and shares, to read; KeyError where no node stands."""
@@ -203,6 +206,11 @@ class TrustBoard:
         A cool-down that has run out counts from the next `tick` on.
         """
         return self._credited
+
+    @property
+    def doubted(self) -> bool:
+        """Whether any row earns no credit; False lets readers skip the array."""
+        return self._doubted
 
     def signal(
         self, slot: Slot, signal: Signal, now: float, *, cause: str = ""
@@ -267,6 +275,7 @@ class TrustBoard:
         self._time(found, signal, now)
         found.clear()
         self._credited[slot] = found.trust in (Trust.EXACT, Trust.APPROXIMATE)
+        self._note_doubt()
         self._set_timer()
         event = TransitionEvent(
             now_s=now,
@@ -288,6 +297,9 @@ class TrustBoard:
             found.relapses += 1
         elif found.standing not in COOLING:
             found.until_s = None
+
+    def _note_doubt(self) -> None:
+        self._doubted = not all(self._credited[slot] for slot in self._nodes)
 
     def _set_timer(self) -> None:
         ends = [n.until_s for n in self._nodes.values() if n.until_s is not None]

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from core.domain import CandidateTable, Prediction, Request
 from core.fleet.state import FleetState
 from core.plan.placement import DecodeChoice
-from core.plan.prefill import FetchPlan
-from core.policy.base import Candidates, NamedPolicy, Scores
+from core.plan.prefill import FetchPlan, LiveCandidates
+from core.policy.base import NamedPolicy, Scores
 from core.policy.constraints import Standing
 from core.tunables import Tunables
 
@@ -22,6 +22,9 @@ Ints = npt.NDArray[np.int64]
 Keys = Mapping[int, Sequence[int]]
 
 NO_TABLE = CandidateTable((), "min", np.empty(0), {}, {}, 0, 0)
+NOTHING_TO_DECODE = CandidateTable((), "min", np.empty(0), {}, {}, 0, 0)
+"""Marks the decode choice of a request that generates nothing."""
+KEPT_MAX = 16
 _SLOW_START_S = 30.0
 _SLOW_START_LEAST = 0.1
 
@@ -41,7 +44,7 @@ class Case:
     policy: NamedPolicy
     rows: Any = field(init=False)
     """Candidate rows: slots, or slice(None) for all."""
-    c: Candidates = field(init=False)
+    c: LiveCandidates = field(init=False)
     fetch: FetchPlan | None = None
     row: int = -1
     slot: int = -1
@@ -85,9 +88,13 @@ def slow_start(fleet: FleetState, rows: Any, now: float) -> Floats:
 def candidate_table(
     fleet: FleetState, case: Case, scores: Scores, total: Floats, tied: int
 ) -> CandidateTable:
-    """The candidates' inputs and terms, copied out of the live arrays."""
+    """The candidates' inputs and terms, copied out of the live arrays.
+
+    All of them up to `KEPT_MAX`; of more, the best ones and the chosen one (spec 12).
+    """
     c = case.c
-    slots = range(c.size) if isinstance(case.rows, slice) else case.rows.tolist()
+    kept = _kept(total, case.policy.sense, case.row)
+    slots = kept if isinstance(case.rows, slice) else case.rows[kept]
     columns = {
         "match_tokens": c.match_tokens,
         "queued_tokens": c.queued_tokens,
@@ -100,14 +107,23 @@ def candidate_table(
         "kv_usage": c.kv_usage,
     }
     return CandidateTable(
-        nodes=tuple(fleet.node_at(slot) for slot in slots),
+        nodes=tuple(fleet.node_at(slot) for slot in slots.tolist()),
         sense=case.policy.sense,
-        total=total,
-        columns={name: np.array(column) for name, column in columns.items()},
-        terms={name: np.array(term) for name, term in scores.terms.items()},
-        chosen=case.row,
+        total=total[kept],
+        columns={name: column[kept] for name, column in columns.items()},
+        terms={name: term[kept] for name, term in scores.terms.items()},
+        chosen=int(np.flatnonzero(kept == case.row)[0]),
         tied=tied,
     )
+
+
+def _kept(total: Floats, sense: str, chosen: int) -> npt.NDArray[np.intp]:
+    """Rows to keep, in row order."""
+    if len(total) <= KEPT_MAX:
+        return np.arange(len(total))
+    cost = total if sense == "min" else -total
+    best = np.argpartition(cost, KEPT_MAX - 1)[:KEPT_MAX]
+    return np.union1d(best, [chosen])
 
 
 def prefill_only(slot: int) -> DecodeChoice:
@@ -122,5 +138,5 @@ def prefill_only(slot: int) -> DecodeChoice:
         decode_s=0.0,
         feasible=True,
         excluded={},
-        table=None,
+        table=NOTHING_TO_DECODE,
     )

@@ -8,6 +8,7 @@ benefit is positive).
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,28 +28,6 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Rows = Any
 """Index of the candidate rows: an int array, or slice(None) for all."""
-
-
-@dataclass(slots=True)
-class FleetLoad:
-    """Load columns over all slots at one moment; shared by prefill and decode choice."""
-
-    wait_s: Floats
-    batch: Floats
-    kv_share: Floats
-    load: Floats
-
-
-def fleet_load(fleet: FleetState, t: Tunables, now: float) -> FleetLoad:
-    """Read the load signals once for a decision."""
-    wait = loads.queue_s(fleet, now)
-    believed = None
-    if fleet.telemetry_seen:
-        believed = loads.fresh(fleet, now, t.load.stale_after_s)
-    batch = loads.batch(fleet, believed)
-    kv = loads.kv_share(fleet, believed)
-    horizon = t.load.horizon_s
-    return FleetLoad(wait, batch, kv, loads.load(fleet, wait, batch, kv, horizon_s=horizon))
 
 
 @dataclass(slots=True)
@@ -100,67 +79,115 @@ def plan_fetch(
     )
 
 
-def build_candidates(
-    fleet: FleetState,
-    topology: Topology,
-    t: Tunables,
-    request: Request,
-    now: float,
-    *,
-    match: Ints,
-    rows: Rows,
-    busy: FleetLoad,
-    mean_prefill_s: float,
-    needs: frozenset[str],
-) -> tuple[Candidates, FetchPlan | None]:
-    """Columns of the candidates `rows` for one request, and the fetch plan behind them."""
-    own = match[rows]
-    reachable = int(match.max(initial=0))
-    recompute_s = _prefill_s(fleet, rows, request.prompt_tokens, own)
-    plan = None
-    if reachable and t.fetch.enabled:
-        plan = plan_fetch(
-            fleet,
-            topology,
-            t,
-            request,
-            match,
-            rows,
-            reachable=reachable,
+class LiveCandidates(Candidates):
+    """Candidates read from the fleet at `now`; a column is computed when it is first asked for.
+
+    rows: slots of the candidates, or slice(None) for all. needs: the costly columns ("network",
+    "session") that the policy reads; without them those columns stay neutral.
+    """
+
+    def __init__(
+        self,
+        fleet: FleetState,
+        topology: Topology,
+        t: Tunables,
+        request: Request,
+        now: float,
+        *,
+        match: Ints,
+        rows: Rows,
+        mean_prefill_s: float,
+        needs: frozenset[str],
+    ) -> None:
+        self._fleet, self._topology, self._t = fleet, topology, t
+        self._request, self._now = request, now
+        self._all_match, self._rows, self._needs = match, rows, needs
+        self.prompt_tokens = request.prompt_tokens
+        own = self.match_tokens = match[rows]
+        self.reachable_tokens = int(np.maximum.reduce(match))
+        self.queue_s = loads.queue_s(fleet, now)[rows]
+        recompute_s = self.prefill_s = _prefill_s(fleet, rows, self.prompt_tokens, own)
+        self.mean_prefill_s = mean_prefill_s
+        self.priority_weight = 1.0
+        plan = self.fetch_plan = self._plan_fetch(recompute_s)
+        k = len(own)
+        self.fetch = plan.fetch if plan else _constant(k, "no")
+        self.prefix_tokens = plan.prefix if plan else own
+        self.fetched_prefill_s = plan.prefill_s if plan else recompute_s
+        self.transfer_s = plan.transfer_s if plan else _constant(k, "zero")
+
+    def __getattr__(self, name: str) -> Any:
+        """Compute a column that nobody has asked for yet."""
+        compute = _LAZY.get(name)
+        if compute is None:
+            raise AttributeError(name)
+        value = compute(self)
+        setattr(self, name, value)
+        return value
+
+    def _plan_fetch(self, recompute_s: Floats) -> FetchPlan | None:
+        if not self.reachable_tokens or not self._t.fetch.enabled or not self._fleet.any_can_fetch:
+            return None
+        return plan_fetch(
+            self._fleet,
+            self._topology,
+            self._t,
+            self._request,
+            self._all_match,
+            self._rows,
+            reachable=self.reachable_tokens,
             recompute_s=recompute_s,
-            now=now,
+            now=self._now,
         )
-    k = len(own)
-    wait = busy.wait_s[rows]
-    made = Candidates(
-        prompt_tokens=request.prompt_tokens,
-        match_tokens=own,
-        reachable_tokens=reachable,
-        queued_tokens=fleet.queued_tokens[rows],
-        batch=busy.batch[rows],
-        load=busy.load[rows],
-        queue_s=wait,
-        prefill_s=recompute_s,
-        fetch=plan.fetch if plan else _constant(k, "no"),
-        prefix_tokens=plan.prefix if plan else own,
-        fetched_prefill_s=plan.prefill_s if plan else recompute_s,
-        transfer_s=plan.transfer_s if plan else _constant(k, "zero"),
-        waiting=fleet.prefilling[rows],
-        queue_max=fleet.queue_max[rows],
-        compute=fleet.compute[rows],
-        network=_constant(k, "one"),
-        resident=_constant(k, "yes"),
-        last_picked=fleet.last_picked[rows],
-        mean_queue_s=float(np.add.reduce(wait)) / k if k else 0.0,
-        mean_prefill_s=mean_prefill_s,
-        kv_usage=busy.kv_share[rows],
-        inflight_tokens=fleet.prompt_tokens[rows],
+
+
+def _mean_queue_s(c: LiveCandidates) -> float:
+    return float(np.add.reduce(c.queue_s)) / max(c.size, 1)
+
+
+def _believed(c: LiveCandidates) -> Any:
+    if not c._fleet.telemetry_seen:
+        return None
+    return loads.fresh(c._fleet, c._now, c._t.load.stale_after_s)
+
+
+def _load(c: LiveCandidates) -> Floats:
+    rows, horizon = c._rows, c._t.load.horizon_s
+    return loads.load(
+        c.queue_s, c.batch, c.kv_usage, batch_max=c._fleet.batch_max[rows], horizon_s=horizon
     )
-    if "network" in needs and reachable:
-        made.network = _closeness(fleet, topology, match, reachable, rows)
-    if "session" in needs and request.session:
-        made.session_hash = _rendezvous(fleet, request.session, rows)
-    return made, plan
+
+
+def _network(c: LiveCandidates) -> Floats:
+    if "network" not in c._needs or not c.reachable_tokens:
+        return _constant(c.size, "one")  # type: ignore[no-any-return]
+    return _closeness(c._fleet, c._topology, c._all_match, c.reachable_tokens, c._rows)
+
+
+def _session_hash(c: LiveCandidates) -> Ints | None:
+    session = c._request.session
+    if "session" not in c._needs or not session:
+        return None
+    return _rendezvous(c._fleet, session, c._rows)
+
+
+_LAZY: dict[str, Callable[[LiveCandidates], Any]] = {
+    "queued_tokens": lambda c: c._fleet.queued_tokens[c._rows],
+    "batch": lambda c: loads.batch(c._fleet, c.believed)[c._rows],
+    "kv_usage": lambda c: loads.kv_share(c._fleet, c.believed)[c._rows],
+    "load": _load,
+    "waiting": lambda c: c._fleet.prefilling[c._rows],
+    "queue_max": lambda c: c._fleet.queue_max[c._rows],
+    "compute": lambda c: c._fleet.compute[c._rows],
+    "network": _network,
+    "resident": lambda c: _constant(c.size, "yes"),
+    "last_picked": lambda c: c._fleet.last_picked[c._rows],
+    "mean_queue_s": _mean_queue_s,
+    "session_hash": _session_hash,
+    "decode_load": lambda _: None,
+    "inflight_tokens": lambda c: c._fleet.prompt_tokens[c._rows],
+    "believed": _believed,
+}
 
 
 def _prefill_s(fleet: FleetState, rows: Rows, length: int, prefix: Ints | int) -> Floats:

@@ -9,7 +9,7 @@ from core.domain import DecisionId, Prediction, Reason, Rejection
 from core.fleet.ledger import Ledger
 from core.fleet.state import FleetState
 from core.plan.admission import Forecast, Refusal, judge
-from core.plan.case import Case
+from core.plan.case import NOTHING_TO_DECODE, Case
 from core.plan.placement import DecodeChoice
 from core.policy.constraints import Excluded
 from core.tunables import Tunables
@@ -57,7 +57,7 @@ class Refuser:
     def late(self, case: Case) -> Rejection | None:
         """429 where every candidate's predicted TTFT misses the limit."""
         t, c = self._live.tunables, case.c
-        if t.admission.mode == "off":
+        if t.admission.mode == "off" or self._in_time(case):
             return None
         ttft = c.queue_s + c.transfer_s + c.fetched_prefill_s
         best = int(ttft.argmin())
@@ -72,10 +72,18 @@ class Refuser:
         )
         return self._refused(case, refusal, predicted)
 
+    def _in_time(self, case: Case) -> bool:
+        """Whether the chosen node alone already meets the full limit of the highest class."""
+        t, request = self._live.tunables, case.request
+        if self._live.ledger.top_priority > request.priority:
+            return False
+        limit = (request.ttft_slo_s or t.slo.ttft_s) * t.admission.ttft_slack
+        return case.predicted.ttft_s <= limit
+
     def slow(self, case: Case, decode: DecodeChoice) -> Rejection | None:
         """429 where every decode node's predicted TBT misses the limit."""
         t, p = self._live.tunables, case.predicted
-        if t.admission.mode == "off":
+        if t.admission.mode == "off" or decode.table is NOTHING_TO_DECODE:
             return None
         forecast = Forecast(
             ttft_s=0.0,
