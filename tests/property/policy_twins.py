@@ -225,7 +225,7 @@ def _random(case: Case, n: Node, t: Tunables) -> float:
 
 @twin("session_affinity")
 def _session_affinity(case: Case, n: Node, t: Tunables) -> float:
-    return float(n.session) if case.has_session else -_least_loaded(case, n, t)
+    return float(n.session) if case.has_session else 1 / (1 + _least_loaded(case, n, t))
 
 
 def _dynamo_parts(case: Case, n: Node, t: Tunables) -> tuple[float, float]:
