@@ -244,6 +244,7 @@ def _placed(d: Decision) -> dict[str, Any]:
         "fetch_tokens": d.fetch_tokens,
         "tied": d.candidates.tied,
         "notes": "\n".join(d.notes),
+        "decode_excluded": excluded_json(d.decode_excluded),
         "decode_candidates": candidates_json(d.decode_candidates),
     }
 

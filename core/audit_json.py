@@ -48,6 +48,9 @@ _CODES = {
     "kv_tokens": "v",
     "kv_free_tokens": "y",
     "local_tokens": "e",
+    "batch_then": "h",
+    "missing_tokens": "j",
+    "feasible": "B",
 }
 _NAMES = {code: name for name, code in _CODES.items()}
 
@@ -77,24 +80,32 @@ def candidates_json(table: CandidateTable | None) -> str:
 
     An object: ``s`` sense, ``k`` number of all candidates, ``n`` nodes, ``c`` row of the chosen
     one (-1: none), ``v`` totals (6 significant digits), ``i`` inputs and ``t`` terms by column.
-    A column is a list over the rows, or one value that holds for all; a column of zeros is left
-    out; a term equal to the input of its name is the text ``=``. Floats have 4 significant
-    digits, whole numbers all of theirs.
+    A column is a list over the rows; or one value that holds for all; or the text ``=x``: equal
+    to the input stored as ``x``. Inputs that are 0 throughout are left out. Floats have 4
+    significant digits, whole numbers all of theirs.
     """
     if table is None or not table.nodes:
         return ""
     rows = _best_rows(table)
     nodes = [table.nodes[i] for i in rows]
-    inputs = {name: _column_json(column, rows) for name, column in table.columns.items()}
-    terms = {name: _column_json(column, rows) for name, column in table.terms.items()}
+    written: dict[str, str] = {}
+    inputs = {
+        code: text
+        for code, text in (
+            (_CODES.get(name, name), _column_json(column, rows, written))
+            for name, column in table.columns.items()
+        )
+        if text != "0" and written.setdefault(text, code)
+    }
+    terms = {name: _column_json(term, rows, written) for name, term in table.terms.items()}
     shape = {
         "s": f'"{table.sense}"',
         "k": str(len(table.nodes)),
         "c": str(rows.index(table.chosen) if table.chosen in rows else -1),
         "n": msgspec.json.encode(nodes).decode(),
         "v": f"[{','.join(_numbers(table.total, rows, '%.6g'))}]",
-        "i": _object({_CODES.get(n, n): v for n, v in inputs.items() if v != "0"}),
-        "t": _object({n: '"="' if inputs.get(n) == v else v for n, v in terms.items()}),
+        "i": _object(inputs),
+        "t": _object(terms),
     }
     return _object(shape)
 
@@ -105,8 +116,9 @@ def candidates_from_json(text: str) -> StoredCandidates | None:
         return None
     shape = msgspec.json.decode(text)
     nodes: list[str] = shape["n"]
-    inputs = {_NAMES.get(code, code): value for code, value in shape["i"].items()}
-    terms = {n: inputs.get(n, 0) if v == "=" else v for n, v in shape["t"].items()}
+    codes: dict[str, Any] = shape["i"]
+    inputs = {_NAMES.get(code, code): _column(value, codes) for code, value in codes.items()}
+    terms = {name: _column(value, codes) for name, value in shape["t"].items()}
     rows = tuple(
         Candidate(
             node=node,
@@ -155,10 +167,13 @@ def _best_rows(table: CandidateTable) -> list[int]:
     return [*best, table.chosen]
 
 
-def _column_json(column: npt.ArrayLike, rows: list[int]) -> str:
-    """A list over rows, or the one number on which all rows agree."""
+def _column_json(column: npt.ArrayLike, rows: list[int], written: Mapping[str, str]) -> str:
+    """A list over rows, the one number on which all agree, or the code of the equal column."""
     texts = _numbers(column, rows, "%.4g")
-    return texts[0] if len(set(texts)) == 1 else f"[{','.join(texts)}]"
+    if len(set(texts)) == 1:
+        return texts[0]
+    text = f"[{','.join(texts)}]"
+    return f'"={written[text]}"' if text in written else text
 
 
 def _numbers(column: npt.ArrayLike, rows: list[int], spec: str) -> list[str]:
@@ -174,6 +189,10 @@ def _numbers(column: npt.ArrayLike, rows: list[int], spec: str) -> list[str]:
 def _object(fields: Mapping[str, str]) -> str:
     """A JSON object of values that are JSON already."""
     return "{" + ",".join(f'"{name}":{value}' for name, value in fields.items()) + "}"
+
+
+def _column(value: Any, codes: Mapping[str, Any]) -> Any:
+    return codes[value[1:]] if isinstance(value, str) and value[0] == "=" else value
 
 
 def _cell(value: Any, row: int) -> float:

@@ -7,7 +7,7 @@ about records that were kept. `core.audit` builds the records, `storage` impleme
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -19,8 +19,8 @@ from core.domain import NodeSpec, Telemetry
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One scheduling call as one row: a placement, or a rejection (`status` is set).
 
-    Times are seconds, `at` is aware UTC. `candidates`, `decode_candidates` and `excluded` are
-    compact JSON texts (see `core.audit`); an empty text means there is none.
+    Times are seconds, `at` is aware UTC. Candidates and exclusions are compact JSON
+    texts (see `core.audit_json`); an empty text means there is none.
     """
 
     id: str
@@ -64,6 +64,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     notes: str = ""
     """The decision's notes, one a line."""
     excluded: str = ""
+    decode_excluded: str = ""
     candidates: str = ""
     decode_candidates: str = ""
 
@@ -105,6 +106,20 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any] = {}
 
 
+class RevisionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One change of the live configuration, made from revision `base`."""
+
+    number: int
+    base: int
+    at: datetime
+    author: str
+    reason: str
+    changes: dict[str, Any]
+    """Tunable path -> [old, new]."""
+    values: dict[str, Any]
+    """Every tunable after the change, by path."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkCounters:
     """What a sink did since it started; `queued` is now."""
@@ -121,6 +136,9 @@ class SinkCounters:
     """Whether the last attempt succeeded."""
     lag_s: float = 0.0
     """Age of the oldest row in the queue."""
+    last_batch_rows: int = 0
+    last_batch_s: float = 0.0
+    """How long the last stored batch took."""
 
 
 class RecordSink(Protocol):
@@ -219,12 +237,17 @@ class TimeBucket:
     finished: int = 0
     failed: int = 0
     """Outcomes other than ok and client_abort."""
+    aborted: int = 0
+    """Outcomes client_abort."""
     slo_missed: int = 0
     prompt_tokens: int = 0
     match_tokens: int = 0
     reachable_tokens: int = 0
     reported_prompt_tokens: int = 0
     cached_tokens: int = 0
+    output_tokens: int = 0
+    per_node: Mapping[str, int] = field(default_factory=dict)
+    """Placed requests by prefill node."""
     ttft_p50_s: float | None = None
     ttft_p90_s: float | None = None
     ttft_p99_s: float | None = None
@@ -297,7 +320,7 @@ class RecordStore(Protocol):
     def series(
         self, start: datetime, end: datetime, *, step_s: int = 60, node: str | None = None
     ) -> Sequence[TimeBucket]:
-        """Buckets with at least one decision, oldest first; `node` is a prefill node."""
+        """Buckets that hold a decision or an outcome, oldest first; `node` is a prefill node."""
         ...
 
     def node_shares(self, start: datetime, end: datetime) -> Sequence[NodeShare]:

@@ -1,0 +1,1 @@
+"""Keeps records: a writer that never makes anyone wait, and readers that cannot write."""

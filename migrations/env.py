@@ -1,0 +1,21 @@
+"""Alembic environment: runs on the connection that `storage.migrate` hands over."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from storage.models import metadata
+
+connection = context.config.attributes.get("connection")
+if connection is None:
+    raise SystemExit("run migrations by `conductor db upgrade`, which opens the database")
+
+context.configure(
+    connection=connection,
+    target_metadata=metadata,
+    render_as_batch=True,
+    compare_type=True,
+    compare_server_default=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

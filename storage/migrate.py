@@ -1,0 +1,124 @@
+"""Schema versions: upgrade, downgrade and compare, without an ini file.
+
+One process migrates at a time: the whole upgrade is one transaction that takes the database's
+write lock (SQLite) or an advisory lock (Postgres) first, so a second process waits, then finds
+nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util.exc import CommandError
+from sqlalchemy import Connection, event, text
+
+import migrations
+from core.errors import StoreError
+from storage.database import AWAY, writer_engine
+from storage.models import metadata
+
+_ADVISORY_LOCK = 4_242_001
+
+
+class SchemaMismatch(StoreError):
+    """The database's schema is of another release; waiting does not help."""
+
+
+def try_upgrade(database_url: str) -> bool:
+    """Upgrade if the database is there; False when it is away, SchemaMismatch as `upgrade`."""
+    try:
+        upgrade(database_url)
+    except SchemaMismatch:
+        raise
+    except StoreError:
+        return False
+    return True
+
+
+def upgrade(database_url: str, revision: str = "head") -> str | None:
+    """Bring the schema up to `revision`; the version reached.
+
+    StoreError when the database is away, SchemaMismatch when a newer release made it.
+    """
+    return _run(database_url, lambda config: command.upgrade(config, revision))
+
+
+def downgrade(database_url: str, revision: str) -> str | None:
+    """Take the schema down to `revision` (``base``: to nothing); the version reached."""
+    return _run(database_url, lambda config: command.downgrade(config, revision))
+
+
+def current(database_url: str) -> str | None:
+    """The version of the database's schema; None where it has none."""
+    with _transaction(database_url) as connection:
+        return MigrationContext.configure(connection).get_current_revision()
+
+
+def head() -> str | None:
+    """The newest version this code knows."""
+    return ScriptDirectory.from_config(_config()).get_current_head()
+
+
+def differences(database_url: str) -> list[Any]:
+    """What autogenerate would change to make the database equal the models; empty: nothing."""
+    with _transaction(database_url) as connection:
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "compare_server_default": True}
+        )
+        return list(compare_metadata(context, metadata))
+
+
+def _run(database_url: str, action: Callable[[Config], None]) -> str | None:
+    with _transaction(database_url) as connection:
+        config = _config()
+        config.attributes["connection"] = connection
+        try:
+            action(config)
+        except CommandError as error:
+            raise SchemaMismatch(
+                f"the database's schema does not fit this release ({error}); "
+                "use the release that made it, or restore a matching database",
+                field="database_url",
+            ) from None
+        return MigrationContext.configure(connection).get_current_revision()
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(str(migrations.__file__)).parent))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+@contextmanager
+def _transaction(database_url: str) -> Iterator[Connection]:
+    engine = writer_engine(database_url)
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _own_transactions)
+        event.listen(engine, "begin", _begin_immediate)
+    try:
+        with engine.begin() as connection:
+            if engine.dialect.name == "postgresql":
+                connection.execute(text("SELECT pg_advisory_xact_lock(:k)"), {"k": _ADVISORY_LOCK})
+            yield connection
+    except AWAY as error:
+        raise StoreError(f"the database cannot be opened: {error}", field="database_url") from error
+    finally:
+        engine.dispose()
+
+
+def _own_transactions(connection: Any, _entry: Any) -> None:
+    # The driver's own BEGIN comes only before data changes and would leave DDL outside.
+    connection.isolation_level = None
+
+
+def _begin_immediate(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,0 +1,183 @@
+"""The store as the rest of the product sees it: `open_storage(url)` gives a sink and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, Connection, FromClause, func, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from core.errors import StoreError
+from core.ports import (
+    Cursor,
+    DecisionQuery,
+    EventRecord,
+    NodeShare,
+    Page,
+    RevisionRecord,
+    StoreCounts,
+    StoredDecision,
+    StoredNode,
+    TelemetryPoint,
+    TimeBucket,
+)
+from storage import decisions as decision_reads
+from storage import migrate, revisions, telemetry
+from storage import series as series_reads
+from storage.database import parse_url, reader_engine, writer_engine
+from storage.decisions import JOINED
+from storage.models import decisions, events, node_telemetry, nodes, outcomes
+from storage.writer import Writer
+
+
+class Store:
+    """A `RecordStore`. Reads on connections that cannot write; every failure is a StoreError."""
+
+    def __init__(self, database_url: str) -> None:
+        self._reader = reader_engine(database_url)
+        self._url = database_url
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._reader.dispose()
+
+    def decisions(
+        self, query: DecisionQuery, *, before: Cursor | None = None, limit: int = 100
+    ) -> Page:
+        """Newest first, strictly older than `before`; `limit` at most 1000."""
+        with self._reading() as connection:
+            return decision_reads.page(connection, query, before, limit)
+
+    def decision(self, id: str) -> StoredDecision:
+        """By whole id or a prefix of it that is unique; NotFound, or BadRequest when it is not."""
+        with self._reading() as connection:
+            return decision_reads.by_id(connection, id)
+
+    def by_request(self, request_id: str) -> Sequence[StoredDecision]:
+        """All decisions of one request, oldest first; empty when there is none."""
+        with self._reading() as connection:
+            return decision_reads.by_request(connection, request_id)
+
+    def series(
+        self, start: datetime, end: datetime, *, step_s: int = 60, node: str | None = None
+    ) -> Sequence[TimeBucket]:
+        """Buckets that hold a decision or an outcome, oldest first; `node` is a prefill node."""
+        with self._reading() as connection:
+            return series_reads.series(connection, start, end, step_s, node)
+
+    def node_shares(self, start: datetime, end: datetime) -> Sequence[NodeShare]:
+        """Per prefill node, most decisions first."""
+        with self._reading() as connection:
+            return series_reads.node_shares(connection, start, end)
+
+    def telemetry(
+        self, start: datetime, end: datetime, *, node: str | None = None, limit: int = 10_000
+    ) -> Sequence[TelemetryPoint]:
+        """Readings in time order; the newest `limit` of the range."""
+        with self._reading() as connection:
+            return telemetry.telemetry(connection, start, end, node, limit)
+
+    def events(
+        self,
+        *,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        kind: str | None = None,
+        node: str | None = None,
+        limit: int = 200,
+    ) -> Sequence[EventRecord]:
+        """Newest first; `kind` may end in ``*`` to match a prefix."""
+        with self._reading() as connection:
+            return telemetry.recent_events(connection, start, end, kind, node, limit)
+
+    def nodes(self) -> Sequence[StoredNode]:
+        """Every node ever registered, by id."""
+        with self._reading() as connection:
+            return telemetry.registered_nodes(connection)
+
+    def revisions(self, *, limit: int = 100) -> Sequence[RevisionRecord]:
+        """Configuration revisions, newest first."""
+        with self._reading() as connection:
+            return revisions.newest_first(connection, limit)
+
+    def add_revision(self, record: RevisionRecord) -> None:
+        """Store a revision at once; Conflict when it was not made from the newest one."""
+        engine = writer_engine(self._url)
+        try:
+            with engine.begin() as connection:
+                revisions.add(connection, record)
+        except (SQLAlchemyError, OSError) as error:
+            raise StoreError(f"the record store failed: {error}") from error
+        finally:
+            engine.dispose()
+
+    def counts(self) -> StoreCounts:
+        """Row counts; reads whole indexes, so ask seldom."""
+        with self._reading() as connection:
+            return _counts(connection)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        try:
+            with self._reader.connect() as connection:
+                yield connection
+        except (SQLAlchemyError, OSError) as error:
+            raise StoreError(f"the record store cannot be read: {error}") from error
+
+
+class Storage:
+    """A writer and a store over one database; close it to flush."""
+
+    def __init__(self, sink: Writer, store: Store) -> None:
+        self.sink = sink
+        self.store = store
+
+    def __enter__(self) -> Storage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Store what is queued, for at most `timeout_s`, and give everything back."""
+        self.sink.close(timeout_s)
+        self.store.close()
+
+
+def open_storage(database_url: str, *, capacity: int = 100_000, batch_max: int = 1_000) -> Storage:
+    """Open the database, bring its schema up to date, and start the writer.
+
+    A database that is away is no error here: the writer migrates and stores once it is back.
+    SchemaMismatch when a newer release made the schema, BadRequest for a URL that makes no sense.
+    """
+    parse_url(database_url)
+    migrated = migrate.try_upgrade(database_url)
+    writer = Writer(
+        writer_engine(database_url),
+        prepare=None if migrated else lambda: migrate.upgrade(database_url),
+        capacity=capacity,
+        batch_max=batch_max,
+    )
+    writer.start()
+    return Storage(writer, Store(database_url))
+
+
+def _counts(connection: Connection) -> StoreCounts:
+    def rows(table: FromClause, *conditions: ColumnElement[bool]) -> int:
+        statement = select(func.count()).select_from(table).where(*conditions)
+        return int(connection.execute(statement).scalar_one())
+
+    every = rows(decisions)
+    rejected = rows(decisions, decisions.c.status.is_not(None))
+    joined = outcomes.join(decisions, JOINED)
+    return StoreCounts(
+        decisions=every,
+        rejections=rejected,
+        outcomes=rows(outcomes),
+        open=every - rejected - rows(joined),
+        telemetry=rows(node_telemetry),
+        events=rows(events),
+        nodes=rows(nodes),
+    )
