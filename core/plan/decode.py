@@ -55,17 +55,3 @@ def score_decode(
     move = _MOVE_S_PER_TOKEN * missing_tokens
     terms = {"transfer": transfer_s, "tbt": slowed, "move": move}
     return DecodeScores(Scores(transfer_s + slowed + move, terms), tbt_s <= limit, tbt_s)
-
-
-def batch_at(
-    decoding: Floats, promised: Floats, *, horizon_s: Floats | float, decode_s: Floats | float
-) -> Floats:
-    """Requests in each node's batch `horizon_s` from now, shape (k,) (F 5: predicted load).
-
-    `decoding` generate now and `promised` will have joined by then. Each request decodes for
-    about `decode_s`; in a steady flow their ages are even, so the share horizon / decode_s of
-    those that run now will have ended.
-    """
-    gone = np.clip(horizon_s / np.maximum(decode_s, 1e-9), 0.0, 1.0)
-    left: Floats = decoding * (1.0 - gone) + promised
-    return left

@@ -1,4 +1,4 @@
-"""Decode scores, feasibility, and the batch predicted for later."""
+"""Decode scores and feasibility."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from core.clock import seeded
-from core.plan.decode import DecodeScores, batch_at, score_decode
+from core.plan.decode import DecodeScores, score_decode
 from core.policy import pick
 
 
@@ -77,13 +77,3 @@ def test_more_requests_or_kv_never_help() -> None:
     more = scored(batch=[5, 4, 4], kv_tokens=[9, 99, 9])
     assert (more.scores.total >= base.scores.total).all()
     assert (more.scores.total[:2] > base.scores.total[:2]).all()
-
-
-def test_the_batch_shrinks_evenly_and_takes_in_the_promised() -> None:
-    now, promised = np.array([10.0, 4.0]), np.array([0.0, 3.0])
-    assert batch_at(now, promised, horizon_s=0.0, decode_s=20.0).tolist() == [10, 7]
-    assert batch_at(now, promised, horizon_s=5.0, decode_s=20.0).tolist() == [7.5, 6]
-    assert batch_at(now, promised, horizon_s=60.0, decode_s=20.0).tolist() == [0, 3]
-    assert batch_at(now, promised, horizon_s=1.0, decode_s=0.0).tolist() == [0, 3]
-    each = batch_at(now, promised, horizon_s=np.array([5.0, 10.0]), decode_s=20.0)
-    assert each.tolist() == [7.5, 5]
