@@ -1,0 +1,250 @@
+"""Process settings from a TOML file and the environment, read once and validated.
+
+The environment (``CONDUCTOR_SERVER__PORT=9000``) beats the file, the file beats the defaults.
+Nothing else in the project reads the environment for configuration. What may change while
+traffic runs is not here but in `core.tunables`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from core.domain import EngineKind, EventEndpoints, LinkKind, NodeId, NodeSpec, Place, Role
+from core.errors import Invalid
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Address(_Part):
+    """Where a process listens."""
+
+    host: str = Field("127.0.0.1", description="address to bind")
+    port: Port = Field(0, description="TCP port; 0 picks a free one")
+
+
+class ServerAddress(Address):
+    """The service: data plane and admin API."""
+
+    port: Port = Field(8080, description="TCP port; 0 picks a free one")
+
+
+class ConsoleAddress(Address):
+    """The console."""
+
+    port: Port = Field(8501, description="TCP port")
+
+
+class ModelSettings(_Part):
+    """How prompts of one model are turned into tokens here."""
+
+    name: str = Field(description="served model name")
+    tokenizer_dir: Path | None = Field(
+        None, description="directory with tokenizer.json and tokenizer_config.json"
+    )
+
+    @field_validator("tokenizer_dir")
+    @classmethod
+    def _is_directory(cls, value: Path | None) -> Path | None:
+        if value is not None and not (value / "tokenizer.json").is_file():
+            raise ValueError(f"{value} holds no tokenizer.json")
+        return value
+
+
+class EventSettings(_Part):
+    """ZMQ addresses of a node's KV events; left out, they are asked of the engine."""
+
+    live: str = Field(description="publisher, tcp://host:port")
+    replay: str | None = Field(None, description="replay socket, tcp://host:port")
+    topic: str = Field("", description="subscription prefix")
+
+    @field_validator("live", "replay")
+    @classmethod
+    def _tcp_only(cls, value: str | None) -> str | None:
+        if value is not None and (not value.startswith("tcp://") or "*" in value):
+            raise ValueError(f"{value!r} is not a tcp://host:port to connect to")
+        return value
+
+
+class NodeSettings(_Part):
+    """One engine server. Capacities left out are learned from the engine."""
+
+    id: str = Field(description="unique name", min_length=1, max_length=128)
+    url: str = Field(description="base URL, http://host:port")
+    engine: EngineKind = Field(EngineKind.VLLM, description="vllm, sglang or emulated")
+    role: Role = Field(Role.BOTH, description="prefill, decode or both")
+    models: tuple[str, ...] = Field((), description="served names; asked of the engine if empty")
+    block_size: int = Field(16, ge=1, description="tokens a KV block, until the engine tells")
+    kv_capacity_tokens: int = Field(0, ge=0, description="KV cache size; 0: learned")
+    context_tokens_max: int = Field(0, ge=0, description="longest prompt; 0: learned")
+    batch_max: int = Field(256, ge=1, description="requests decoded at once")
+    queue_max: int = Field(1024, ge=1, description="requests waiting at most")
+    profile: str = Field("generic-7b-1gpu", description="cost profile")
+    mfu: float | None = Field(None, gt=0, le=1, description="prefill FLOPs utilisation")
+    speed: Positive = Field(1.0, description="relative to the profile")
+    host: str = Field("", description="topology: host")
+    rack: str = Field("", description="topology: rack")
+    zone: str = Field("", description="topology: zone")
+    links: tuple[LinkKind, ...] = Field((LinkKind.TCP,), description="kinds of link it has")
+    events: EventSettings | Literal["auto", "off"] = Field(
+        "auto", description="KV events: auto asks the engine, off uses routing history"
+    )
+    dp_rank: int | None = Field(None, ge=0, description="data-parallel rank behind the address")
+    tenants: frozenset[str] = Field(frozenset(), description="tenants allowed; empty: all")
+    weight: Positive = Field(1.0, description="relative share of traffic")
+    can_fetch: bool = Field(False, description="pulls prefix blocks from other nodes when told")
+    kv_transfer: str = Field(
+        "", description="P/D connector (nixl, bootstrap); equal names can work together"
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _http(cls, value: str) -> str:
+        if not value.startswith(("http://", "https://")):
+            raise ValueError(f"{value!r} does not start with http:// or https://")
+        return value.rstrip("/")
+
+    def spec(self) -> NodeSpec:
+        """The node as the core registers it."""
+        events = None
+        if isinstance(self.events, EventSettings):
+            events = EventEndpoints(**self.events.model_dump())
+        plain = self.model_dump(exclude={"id", "host", "rack", "zone", "events"})
+        place = Place(host=self.host, rack=self.rack, zone=self.zone)
+        return NodeSpec(id=NodeId(self.id), place=place, events=events, **plain)
+
+
+class LimitSettings(_Part):
+    """Bounds of the gateway."""
+
+    body_bytes_max: int = Field(8 << 20, ge=1024, description="bytes; largest request body")
+    requests_max: int = Field(20_000, ge=1, description="requests in flight; beyond it 503")
+    connect_timeout_s: Positive = Field(0.5, description="s; to an engine")
+    first_byte_timeout_s: Positive = Field(120.0, description="s; engine's first byte")
+    idle_timeout_s: Positive = Field(60.0, description="s; between bytes of a stream")
+    retries_max: int = Field(2, ge=0, le=10, description="further attempts before the first byte")
+    retry_share: float = Field(0.2, ge=0, le=1, description="retries over requests")
+    retry_min: int = Field(3, ge=0, description="retries always allowed in ten seconds")
+    drain_s: float = Field(120.0, ge=0, description="s; wait for streams when stopping")
+
+
+class ProbeSettings(_Part):
+    """How nodes are watched."""
+
+    interval_s: Positive = Field(2.0, description="s; between health checks")
+    timeout_s: Positive = Field(1.5, description="s; of one health check")
+    down_after: int = Field(3, ge=1, description="failed checks until dead")
+    up_after: int = Field(2, ge=1, description="good checks until healthy again")
+    scrape_interval_s: Positive = Field(0.5, description="s; between readings of the metrics")
+
+
+class EmulationSettings(_Part):
+    """The emulated fleet and workload that `conductor up` starts without nodes of your own."""
+
+    prefill: int = Field(3, ge=0, description="prefill nodes")
+    decode: int = Field(2, ge=0, description="decode nodes")
+    both: int = Field(1, ge=0, description="nodes that do both")
+    model: str = Field("demo-7b", description="served model name")
+    block_size: int = Field(32, ge=1, description="tokens a KV block")
+    kv_tokens: int = Field(3_000_000, ge=1024, description="KV cache of a node, tokens")
+    profile: str = Field("tiny-emulated", description="cost profile")
+    time_scale: Positive = Field(1.0, description="model times are divided by this")
+    requests_per_s: float = Field(2.0, ge=0, description="1/s; built-in workload; 0: none")
+
+
+class Settings(BaseSettings):
+    """Everything a process needs to start."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="CONDUCTOR_", env_nested_delimiter="__", extra="forbid", frozen=True
+    )
+
+    server: ServerAddress = ServerAddress()
+    console: ConsoleAddress = ConsoleAddress()
+    state_dir: Path = Field(Path("conductor-state"), description="database and logs")
+    database_url: str = Field("", description="SQLAlchemy URL; empty: SQLite in state_dir")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="logging")
+    seed: int | None = Field(None, description="seed of tie-breaking; unset: random")
+    nodes: tuple[NodeSettings, ...] = ()
+    models: tuple[ModelSettings, ...] = ()
+    limits: LimitSettings = LimitSettings()
+    probe: ProbeSettings = ProbeSettings()
+    emulation: EmulationSettings = EmulationSettings()
+    tunables: dict[str, Any] = Field({}, description="start values of live tunables")
+
+    @model_validator(mode="after")
+    def _distinct_nodes(self) -> Settings:
+        seen: set[str] = set()
+        for node in self.nodes:
+            if node.id in seen:
+                raise ValueError(f"nodes: id {node.id!r} appears twice")
+            seen.add(node.id)
+        return self
+
+    @property
+    def database(self) -> str:
+        """The database URL in force."""
+        return self.database_url or f"sqlite:///{self.state_dir.resolve() / 'conductor.db'}"
+
+    def tunable_changes(self) -> dict[str, Any]:
+        """`tunables` as path -> value: nested tables and dotted names mean the same."""
+        return dict(_flat(self.tunables, ""))
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Environment first, then what the file said (given as init values)."""
+        return env_settings, init_settings
+
+
+def load_settings(path: Path | None = None, **overrides: Any) -> Settings:
+    """Settings from `path` (TOML), the environment and keyword overrides, strongest last.
+
+    Invalid names the field, what it was and what was expected.
+    """
+    given: dict[str, Any] = {}
+    if path is not None:
+        given = _read(path)
+    try:
+        settings = Settings(**given)
+        return settings.model_copy(update=overrides) if overrides else settings
+    except ValidationError as e:
+        first = e.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "settings"
+        source = f"{path}: " if path is not None else ""
+        raise Invalid(f"{source}{where}: {first['msg']}", field=where) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as e:
+        raise Invalid(f"config: cannot read {path}: {e.strerror}", field="config") from None
+    except tomllib.TOMLDecodeError as e:
+        raise Invalid(f"config: {path} is not TOML: {e}", field="config") from None
+
+
+def _flat(tree: Mapping[str, Any], prefix: str) -> list[tuple[str, Any]]:
+    out: list[tuple[str, Any]] = []
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            out += _flat(value, f"{prefix}{name}.")
+        else:
+            out.append((f"{prefix}{name}", value))
+    return out
