@@ -10,8 +10,9 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
-import msgspec
 from typing import Any
+
+import msgspec
 
 from core.clock import seeded
 from core.conductor import Conductor
@@ -102,6 +103,7 @@ class World:
             rng=seeded(s.seed),
             topology=Topology(s.nodes, uniform=link),
             explain=False,
+            learn=False,
         )
 
     def _role(self, i: int) -> Role:
