@@ -68,10 +68,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCandidates:
-    """A candidate table read back, best first. `size` counts all, also those not kept."""
+    """A candidate table read back, best first. `size` counts all, also those not kept; `tied`
+    how many shared the best total."""
 
     sense: str
     size: int
+    tied: int
     rows: tuple[Candidate, ...]
 
 
@@ -79,7 +81,8 @@ def candidates_json(table: CandidateTable | None) -> str:
     """Compact JSON of a candidate table, best first; empty for None or no candidates.
 
     An object: ``s`` sense, ``k`` number of all candidates, ``n`` nodes, ``c`` row of the chosen
-    one (-1: none), ``v`` totals (6 significant digits), ``i`` inputs and ``t`` terms by column.
+    one (-1: none), ``e`` how many shared the best total where more than one did, ``v`` totals
+    (6 significant digits), ``i`` inputs and ``t`` terms by column.
     A column is a list over the rows; or one value that holds for all; or the text ``=x``: equal
     to the input stored as ``x``. Inputs that are 0 throughout are left out. Floats have 4
     significant digits, whole numbers all of theirs.
@@ -102,6 +105,7 @@ def candidates_json(table: CandidateTable | None) -> str:
         "s": f'"{table.sense}"',
         "k": str(len(table.nodes)),
         "c": str(rows.index(table.chosen) if table.chosen in rows else -1),
+        **({"e": str(table.tied)} if table.tied > 1 else {}),
         "n": msgspec.json.encode(nodes).decode(),
         "v": f"[{','.join(_numbers(table.total, rows, '%.6g'))}]",
         "i": _object(inputs),
@@ -129,7 +133,7 @@ def candidates_from_json(text: str) -> StoredCandidates | None:
         )
         for row, node in enumerate(nodes)
     )
-    return StoredCandidates(sense=shape["s"], size=shape["k"], rows=rows)
+    return StoredCandidates(sense=shape["s"], size=shape["k"], tied=shape.get("e", 1), rows=rows)
 
 
 def excluded_json(excluded: Mapping[Reason, tuple[NodeId, ...]]) -> str:
