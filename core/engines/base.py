@@ -89,8 +89,6 @@ class EngineAdapter(abc.ABC):
     discovery_paths: Sequence[str] = ()
     """Pages `discover` reads; the first one must answer, the others may be missing."""
     tokenize_path = "/tokenize"
-    metric_names: Sequence[str] = ()
-    """Names to ask for where the engine can filter its metrics page."""
 
     # ---- requests -------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ fallback. Our emulated engine speaks this wire.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from core.domain import EngineKind, EventEndpoints, Telemetry
@@ -30,8 +30,9 @@ _CACHED = ("vllm:prompt_tokens_cached_total", "vllm:prefix_cache_hits_total")
 _PREEMPTIONS = "vllm:num_preemptions_total"
 _CONFIG = "vllm:cache_config_info"
 _STARTED = "process_start_time_seconds"
-_NAMES = (_RUNNING, _WAITING, *_USAGE, _PROMPT, *_CACHED, _PREEMPTIONS, _CONFIG, _STARTED)
-_READER = MetricsReader(_NAMES)
+_READER = MetricsReader(
+    (_RUNNING, _WAITING, *_USAGE, _PROMPT, *_CACHED, _PREEMPTIONS, _CONFIG, _STARTED)
+)
 
 _ONE_PROMPT_ONLY = ("n", "best_of")
 _PREFILL_DROPS = frozenset({"stream", "stream_options", "min_tokens"})
@@ -43,7 +44,6 @@ class VllmAdapter(EngineAdapter):
     kind = EngineKind.VLLM
     flow = Flow.TWO_STEP
     discovery_paths = ("/v1/models", "/version", "/metrics", "/kv_event_sources")
-    metric_names: Sequence[str] = _NAMES
 
     # ---- prefill/decode over NIXL ---------------------------------------------------------
 
