@@ -30,6 +30,25 @@ Rows = Any
 """Index of the candidate rows: an int array, or slice(None) for all."""
 
 
+@dataclass(frozen=True, slots=True)
+class FleetLoad:
+    """Load of every slot at one moment; for those who watch the fleet."""
+
+    wait_s: Floats
+    batch: Floats
+    kv_share: Floats
+    load: Floats
+
+
+def fleet_load(fleet: FleetState, t: Tunables, now: float) -> FleetLoad:
+    """The signals of core.fleet.load over all slots."""
+    believed = loads.fresh(fleet, now, t.load.stale_after_s) if fleet.telemetry_seen else None
+    wait, batch = loads.queue_s(fleet, now), loads.batch(fleet, believed)
+    kv, horizon = loads.kv_share(fleet, believed), t.load.horizon_s
+    busy = loads.load(wait, batch, kv, batch_max=fleet.batch_max, horizon_s=horizon)
+    return FleetLoad(wait, batch, kv, busy)
+
+
 @dataclass(slots=True)
 class FetchPlan:
     """Where missing blocks would come from, by candidate row."""
