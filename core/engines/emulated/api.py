@@ -115,6 +115,30 @@ def check_model(config: EngineConfig, body: Mapping[str, Any]) -> str | None:
     raise ApiError(404, message, "NotFoundError", "model")
 
 
+def object_field(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A field that is an object, null or missing. Raises ApiError."""
+    value = body.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        message = "Input should be a valid dictionary"
+        raise malformed("dict_type", f"body.{name}", message, value)
+    return value
+
+
+def _text_field(body: Mapping[str, Any], name: str) -> str | None:
+    value = body.get(name)
+    if value is not None and not isinstance(value, str):
+        raise malformed("string_type", f"body.{name}", "Input should be a valid string", value)
+    return value or None
+
+
+def _is_content(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(part, dict) for part in value)
+    return value is None or isinstance(value, str)
+
+
 def chat_tokens(body: Mapping[str, Any]) -> list[int]:
     """Token ids of a conversation. Raises ApiError."""
     messages = body.get("messages")
@@ -127,6 +151,10 @@ def chat_tokens(body: Mapping[str, Any]) -> list[int]:
     if not messages:
         text = "Cannot apply chat template to an empty conversation. Provide at least one message."
         raise invalid(text)
+    for index, message in enumerate(messages):
+        if not _is_content(message.get("content")):
+            location = f"body.messages.{index}.content"
+            raise malformed("string_type", location, "Input should be text or parts", "content")
     prompt = body.get("add_generation_prompt", True)
     text = tokenizer.render_chat(
         messages, add_generation_prompt=bool(prompt), tools=body.get("tools")
@@ -204,8 +232,8 @@ def _output_length(
     return asked, "length"
 
 
-def _remote_kv(params: Any) -> RemoteKv | None:
-    if not isinstance(params, dict) or not params.get("do_remote_prefill"):
+def _remote_kv(params: Mapping[str, Any]) -> RemoteKv | None:
+    if not params.get("do_remote_prefill"):
         return None
     try:
         return RemoteKv(
@@ -221,7 +249,7 @@ def _remote_kv(params: Any) -> RemoteKv | None:
 
 
 def _session(body: Mapping[str, Any], headers: Mapping[str, str]) -> str | None:
-    extra = body.get("vllm_xargs") or {}
+    extra = object_field(body, "vllm_xargs")
     found = body.get("session_id") or headers.get("x-session-id") or extra.get("session_id")
     return str(found) if found else None
 
@@ -236,7 +264,7 @@ def parse_generation(config: EngineConfig, request: HttpRequest, *, chat: bool) 
         raise invalid("The prompt must not be empty.", "prompt")
     own_id = request.headers.get("x-request-id") or secrets.token_hex(8)
     full_id = ("chatcmpl-" if chat else "cmpl-") + own_id
-    options = body.get("stream_options") or {}
+    options = object_field(body, "stream_options")
     stream = bool(body.get("stream"))
     return Generation(
         chat=chat,
@@ -266,9 +294,9 @@ def _sequence(
         raise invalid(f"prompt must hold unsigned 32-bit token ids: {error}", "prompt") from None
     seed = xxhash.xxh3_64_intdigest(data, cache_root(config.model, adapter, None))
     length, reason = _output_length(config, body, chat=chat, prompt=len(tokens), seed=seed)
-    salt = body.get("cache_salt")
+    salt = _text_field(body, "cache_salt")
     root = cache_root(config.model, adapter, salt)
-    params = body.get("kv_transfer_params") or {}
+    params = object_field(body, "kv_transfer_params")
     hold = bool(params.get("do_remote_decode"))
     return Sequence(
         id=full_id,
@@ -283,7 +311,7 @@ def _sequence(
         adapter=adapter,
         salt=salt,
         session=_session(body, request.headers),
-        report_hits=(body.get("vllm_xargs") or {}).get("kv_cache_report_mode") == "full",
+        report_hits=object_field(body, "vllm_xargs").get("kv_cache_report_mode") == "full",
         hold_id=f"{full_id}-{secrets.token_hex(4)}" if hold else None,
         remote=_remote_kv(params),
     )

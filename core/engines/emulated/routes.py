@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from core.engines.emulated.http import Connection, HttpRequest, json_response, r
 from core.engines.emulated.transfer import PATH as KV_PATH
 from core.engines.emulated.transfer import encode_fingerprints
 
+log = logging.getLogger(__name__)
 Route = Callable[[HttpRequest], bytes]
 FAULTS_PATH = "/emulated/faults"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -51,6 +53,11 @@ class Router:
             answer = self._answer(request)
         except api.ApiError as error:
             answer = json_response(error.status, error.body())
+        except Exception:
+            # A request must never take the engine down or stay unanswered.
+            log.exception("%s %s failed", request.method, path)
+            failure = api.internal_error()
+            answer = json_response(failure.status, failure.body())
         connection.finish(answer)
 
     def _answer(self, request: HttpRequest) -> bytes:
@@ -97,8 +104,10 @@ class Router:
 
     def _abort(self, request: HttpRequest) -> bytes:
         ids: Any = api.json_body(request).get("request_ids")
-        if not isinstance(ids, list):
-            raise api.malformed("list_type", "body.request_ids", "Input should be a list", ids)
+        if not isinstance(ids, list) or not all(isinstance(i, str) for i in ids):
+            raise api.malformed(
+                "list_type", "body.request_ids", "Input should be a list of ids", ids
+            )
         return json_response(200, {"status": "aborted", "aborted": self._engine.abort(ids)})
 
     def _fetch(self, request: HttpRequest) -> bytes:

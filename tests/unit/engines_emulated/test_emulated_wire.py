@@ -261,12 +261,22 @@ def test_refusals_are_those_recorded(name, body):
         {"prompt": "x", "max_tokens": 0},
         {"prompt": "x", "max_tokens": "many"},
         {"prompt": "x", "kv_transfer_params": {"do_remote_prefill": True}},
+        {"prompt": "x", "stream_options": True},
+        {"prompt": "x", "kv_transfer_params": [1]},
+        {"prompt": "x", "vllm_xargs": "full"},
+        {"prompt": "x", "cache_salt": 5},
         {},
         [1],
     ],
 )
 def test_unusable_completions_are_refused(body):
     assert refused(body, chat=False)["code"] == 400
+
+
+@pytest.mark.parametrize("content", [5, ["text"], {"type": "text"}])
+def test_unusable_message_contents_are_refused(content):
+    error = refused({"messages": [{"role": "user", "content": content}]})
+    assert error["param"] == "body.messages.0.content"
 
 
 def test_stream_chunks_have_the_recorded_shape():
