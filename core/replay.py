@@ -105,7 +105,7 @@ class Replay:
         """Send nothing more; requests in flight are dropped."""
         self._stopping.set()
 
-    async def run(self, progress: Callable[[int], None] = lambda n: None) -> dict[str, Any]:
+    async def run(self, progress: Callable[[int], object] = bool) -> dict[str, Any]:
         """Replay everything and return the report. Raises EngineUnreachable, NotFound."""
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
         async with aiohttp.ClientSession(

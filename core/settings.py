@@ -7,6 +7,7 @@ traffic runs is not here but in `core.tunables`.
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -203,11 +204,11 @@ class Settings(BaseSettings):
     @classmethod
     def settings_customise_sources(
         cls,
-        settings_cls: type[BaseSettings],
+        settings_cls: type[BaseSettings],  # noqa: ARG003 (the framework's signature)
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Environment first, then what the file said (given as init values)."""
         return env_settings, init_settings
@@ -233,11 +234,15 @@ def load_settings(path: Path | None = None, **overrides: Any) -> Settings:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        text = path.read_text()
+        if path.suffix == ".json":
+            return dict(json.loads(text))
+        return tomllib.loads(text)
     except OSError as e:
         raise Invalid(f"config: cannot read {path}: {e.strerror}", field="config") from None
-    except tomllib.TOMLDecodeError as e:
-        raise Invalid(f"config: {path} is not TOML: {e}", field="config") from None
+    except (tomllib.TOMLDecodeError, ValueError) as e:
+        kind = "JSON" if path.suffix == ".json" else "TOML"
+        raise Invalid(f"config: {path} is not {kind}: {e}", field="config") from None
 
 
 def _flat(tree: Mapping[str, Any], prefix: str) -> list[tuple[str, Any]]:

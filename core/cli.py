@@ -1,0 +1,220 @@
+"""The `conductor` command. Each command is a few lines over a function that does the work."""
+
+from __future__ import annotations
+
+import asyncio
+import json as jsonlib
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.table import Table
+
+from core.errors import ConductorError, UsageError
+from core.settings import Settings, load_settings
+from core.simulation import cli as simulation
+
+app = typer.Typer(
+    help="A global scheduler for fleets of LLM engines.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+Config = Annotated[
+    Path | None, typer.Option("--config", "-c", help="TOML file; see the README's table.")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+Url = Annotated[str, typer.Option("--url", help="Address of the service.")]
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+
+def main() -> None:
+    """Entry point: usage errors end with one line that names the field, and code 2."""
+    try:
+        app()
+    except UsageError as e:
+        Console(stderr=True).print(f"[red]error:[/] {e.message}", highlight=False)
+        sys.exit(2)
+    except ConductorError as e:
+        Console(stderr=True).print(f"[red]error:[/] {e.message}", highlight=False)
+        sys.exit(1)
+
+
+@app.command()
+def up(config: Config = None) -> None:
+    """Start service and console; without nodes in CONFIG, also an emulated fleet with traffic."""
+    from core.up import run_up
+
+    sys.exit(run_up(load_settings(config), config))
+
+
+@app.command()
+def serve(config: Config = None) -> None:
+    """Run the scheduler service: OpenAI-compatible gateway and admin API."""
+    from core.serve import run_service
+
+    run_service(load_settings(config))
+
+
+@app.command()
+def console(config: Config = None, url: Url = DEFAULT_URL) -> None:
+    """Run the operations console against a running service."""
+    from core.serve import run_console
+
+    run_console(load_settings(config), url)
+
+
+@app.command()
+def doctor(config: Config = None, json: Json = False) -> None:
+    """Check settings, ports, database and every node; code 1 when something is wrong."""
+    from core.doctor import checks
+
+    found = asyncio.run(checks(load_settings(config)))
+    if json:
+        typer.echo(jsonlib.dumps([c.as_dict() for c in found], indent=2))
+    else:
+        table = Table("check", "result", "detail")
+        for c in found:
+            table.add_row(c.name, c.mark, c.detail)
+        Console().print(table)
+    sys.exit(any(c.failed for c in found))
+
+
+@app.command()
+def explain(
+    decision: Annotated[str, typer.Argument(help="Decision id, or a unique start of it.")],
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Print why a request went where it went: candidates, terms, constraints, what happened."""
+    from core.explain import explain_json, explain_text
+    from storage.store import Store
+
+    store = Store(load_settings(config).database)
+    try:
+        stored = store.decision(decision)
+    finally:
+        store.close()
+    typer.echo(explain_json(stored) if json else explain_text(stored))
+
+
+@app.command()
+def replay(
+    trace: Annotated[Path, typer.Argument(help="Trace file (Mooncake or Bailian format).")],
+    speed: Annotated[float, typer.Option(min=1e-3, help="Times the trace's own pace.")] = 1.0,
+    limit: Annotated[int | None, typer.Option(min=1, help="First requests only.")] = None,
+    url: Url = DEFAULT_URL,
+    model: Annotated[str | None, typer.Option(help="Model; default the first served.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Fix the tokens; default new each run.")] = None,
+    vocabulary: Annotated[int, typer.Option(min=200, help="Token ids stay below this.")] = 2000,
+    max_output: Annotated[int | None, typer.Option(min=1, help="Cap of output tokens.")] = None,
+    skip_bad: Annotated[bool, typer.Option(help="Leave out malformed lines, counted.")] = False,
+    json: Json = False,
+) -> None:
+    """Send a trace as real requests and print latencies, reuse and errors."""
+    from core.replay import Replay, report_lines
+    from core.simulation.traces import read_trace
+
+    loaded = read_trace(trace, skip_bad=skip_bad, limit=limit)
+    run = Replay(
+        loaded,
+        url,
+        speed=speed,
+        model=model,
+        salt=seed,
+        vocabulary=vocabulary,
+        output_tokens_max=max_output,
+    )
+    with _progress(len(loaded.requests), "replaying") as advance:
+        result = asyncio.run(_stoppable(run, advance))
+    if json:
+        typer.echo(jsonlib.dumps(result, indent=2))
+    else:
+        _print_pairs(report_lines(result))
+
+
+@app.command(hidden=True)
+def workload(
+    url: Url = DEFAULT_URL,
+    model: Annotated[str, typer.Option()] = "demo-7b",
+    rate: Annotated[float, typer.Option(min=0.01)] = 2.0,
+    seed: Annotated[int, typer.Option()] = 0,
+) -> None:
+    """Send gentle chat traffic until stopped."""
+    from core.workload import run_workload
+
+    try:
+        asyncio.run(run_workload(url, model=model, requests_per_s=rate, seed=seed))
+    except KeyboardInterrupt:
+        sys.exit(0)
+
+
+db = typer.Typer(help="The record database.", no_args_is_help=True)
+app.add_typer(db, name="db")
+
+
+@db.command("upgrade")
+def db_upgrade(config: Config = None) -> None:
+    """Bring the schema up to date."""
+    from core.wiring import open_records
+
+    settings = load_settings(config)
+    open_records(settings).close()
+    _db_status(settings)
+
+
+@db.command("status")
+def db_status(config: Config = None) -> None:
+    """Print the schema's version and row counts."""
+    _db_status(load_settings(config))
+
+
+def _db_status(settings: Settings) -> None:
+    from storage import migrate
+    from storage.store import Store
+
+    store = Store(settings.database)
+    try:
+        counts = store.counts()
+    finally:
+        store.close()
+    typer.echo(f"schema {migrate.current(settings.database)} (newest {migrate.head()})")
+    for name in ("decisions", "rejections", "outcomes", "open", "telemetry", "events", "nodes"):
+        typer.echo(f"{name:12} {getattr(counts, name):,}")
+
+
+async def _stoppable(run: Any, advance: Any) -> dict[str, Any]:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, run.stop)
+    result: dict[str, Any] = await run.run(advance)
+    return result
+
+
+@contextmanager
+def _progress(total: int, text: str) -> Iterator[Any]:
+    """A progress bar on standard error; yields a function that advances it."""
+    columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(text, total=total)
+        yield lambda n: bar.advance(task, n)
+
+
+def _print_pairs(pairs: Iterator[tuple[str, str]]) -> None:
+    table = Table(show_header=False)
+    for label, text in pairs:
+        table.add_row(label, text)
+    Console().print(table)
+
+
+simulation.register(app)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Runs the service and the console in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from types import FrameType
+
+import uvicorn
+import uvloop
+
+from core.gateway.app import create_app
+from core.gateway.service import Service
+from core.settings import Settings
+from core.wiring import configure_logging, running_service
+
+_BACKLOG = 2048
+_POLL_S = 0.05
+_CLOSE_S = 3
+"""After the drain: connections that idle are closed, streams that hang are cut."""
+
+
+def run_service(settings: Settings) -> None:
+    """Serve until SIGTERM or Ctrl-C, then drain."""
+    configure_logging(settings.log_level, json=not sys.stderr.isatty())
+    with contextlib.suppress(KeyboardInterrupt):
+        uvloop.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> None:
+    async with running_service(settings) as service:
+        config = uvicorn.Config(
+            create_app(service),
+            host=settings.server.host,
+            port=settings.server.port,
+            http="httptools",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            backlog=_BACKLOG,
+            timeout_graceful_shutdown=_CLOSE_S,
+            server_header=False,
+        )
+        await DrainingServer(config, service, drain_s=settings.limits.drain_s).serve()
+
+
+class DrainingServer(uvicorn.Server):
+    """Stops in two steps: first unready while streams run on, then closed.
+
+    The first signal drains for at most `drain_s`; a second one ends at once.
+    """
+
+    def __init__(self, config: uvicorn.Config, service: Service, *, drain_s: float) -> None:
+        super().__init__(config)
+        self._service = service
+        self._drain_s = drain_s
+        self._draining: asyncio.Task[None] | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Signal handler of uvicorn."""
+        if self._draining is not None:
+            super().handle_exit(sig, frame)
+            return
+        self._service.stop_accepting()
+        self._draining = asyncio.get_running_loop().create_task(self._drain())
+
+    async def _drain(self) -> None:
+        deadline = asyncio.get_running_loop().time() + self._drain_s
+        while len(self._service.flights) and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(_POLL_S)
+        self.should_exit = True
+
+
+def run_console(settings: Settings, url: str) -> None:
+    """Replace this process by the console's server."""
+    from dashboard.launch import streamlit_command
+
+    argv, env = streamlit_command(
+        host=settings.console.host, port=settings.console.port, api_url=url
+    )
+    os.execve(argv[0], argv, {**os.environ, **env})

@@ -1,0 +1,173 @@
+"""The one place that joins clock, randomness, sockets, storage, policies and settings."""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import structlog
+
+from core.audit import Recorder
+from core.clock import Clock, SystemClock, seeded
+from core.conductor import Conductor
+from core.engines.supervisor import FleetSupervisor, Schedule
+from core.errors import Invalid
+from core.gateway.limits import Limits
+from core.gateway.service import Service
+from core.policy import get_policy
+from core.prompt import LocalTokenizer, Prompts
+from core.settings import LimitSettings, ProbeSettings, Settings
+from core.tunables import Tunables
+from storage.store import Storage, open_storage
+
+log = logging.getLogger("conductor")
+
+
+@asynccontextmanager
+async def running_service(
+    settings: Settings, *, clock: Clock | None = None
+) -> AsyncIterator[Service]:
+    """A whole scheduler process, entered: nodes watched, records written; left in order.
+
+    Raises Invalid for tunables or tokenizers that make no sense, before anything starts.
+    """
+    clock = clock or SystemClock()
+    tunables = start_tunables(settings)
+    prompts = make_prompts(settings)
+    rng = seeded(settings.seed)
+    conductor = Conductor(tunables=tunables, rng=rng, new_id=timed_ids(clock, rng))
+    with open_records(settings) as storage:
+        recorder = Recorder(storage.sink, slo=lambda: conductor.tunables.slo)
+        supervisor = FleetSupervisor(
+            conductor, clock, schedule=schedule(settings.probe), prompts=prompts, recorder=recorder
+        )
+        service = Service(
+            conductor=conductor,
+            clock=clock,
+            prompts=prompts,
+            recorder=recorder,
+            store=storage.store,
+            fleet=supervisor,
+            limits=limits(settings.limits),
+            rng=random.Random(rng.getrandbits(64)),
+            version=product_version(),
+            node_notes=supervisor.notes,
+        )
+        async with recorder.running(), supervisor, service:
+            for node in settings.nodes:
+                await service.add_node(node.spec())
+            yield service
+
+
+def start_tunables(settings: Settings) -> Tunables:
+    """Defaults with the settings' changes; Invalid names the path under ``tunables``."""
+    try:
+        tunables = Tunables().changed(settings.tunable_changes())
+        get_policy(tunables.policy)
+    except Exception as e:
+        raise Invalid(f"tunables: {e}", field="tunables") from None
+    return tunables
+
+
+def make_prompts(settings: Settings) -> Prompts:
+    """Tokenizers of the models that have a local directory."""
+    found: dict[str, LocalTokenizer] = {}
+    for model in settings.models:
+        if model.tokenizer_dir is not None:
+            try:
+                found[model.name] = LocalTokenizer(model.tokenizer_dir)
+            except Exception as e:
+                text = f"models: tokenizer of {model.name} in {model.tokenizer_dir}: {e}"
+                raise Invalid(text, field="models") from None
+    return Prompts(found)
+
+
+def open_records(settings: Settings) -> Storage:
+    """The record store; its directory is made where it is a local file."""
+    if not settings.database_url:
+        settings.state_dir.mkdir(parents=True, exist_ok=True)
+    return open_storage(settings.database)
+
+
+def timed_ids(clock: Clock, rng: random.Random) -> Callable[[], str]:
+    """Ids of 24 hex digits that sort by time: 12 of milliseconds, 4 counting, 8 random."""
+    count = rng.getrandbits(15)
+
+    def new_id() -> str:
+        nonlocal count
+        count = (count + 1) & 0xFFFF
+        millis = int(clock.wall().timestamp() * 1000)
+        return f"{millis:012x}{count:04x}{rng.getrandbits(32):08x}"
+
+    return new_id
+
+
+def limits(s: LimitSettings) -> Limits:
+    """The gateway's limits with the settings' values."""
+    return Limits(
+        body_bytes_max=s.body_bytes_max,
+        requests_max=s.requests_max,
+        connect_timeout_s=s.connect_timeout_s,
+        first_byte_timeout_s=s.first_byte_timeout_s,
+        idle_timeout_s=s.idle_timeout_s,
+        retries_max=s.retries_max,
+        retry_share=s.retry_share,
+        retry_min=s.retry_min,
+        drain_s=s.drain_s,
+    )
+
+
+def schedule(s: ProbeSettings) -> Schedule:
+    """When nodes are probed and scraped."""
+    return Schedule(
+        probe_s=s.interval_s,
+        probe_timeout_s=s.timeout_s,
+        down_after=s.down_after,
+        up_after=s.up_after,
+        scrape_s=s.scrape_interval_s,
+    )
+
+
+def product_version() -> str:
+    """Version of the installed distribution."""
+    try:
+        return version("kv-conductor")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def configure_logging(level: str, *, json: bool) -> None:
+    """Structured logs on standard error: for people on a terminal, JSON lines elsewhere."""
+    shared = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    last = structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer()
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
+    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
+
+
+def one_time_secret() -> str:
+    """A random token for first starts."""
+    return secrets.token_urlsafe(32)
+
+
+def log_directory(settings: Settings) -> Path:
+    """Where child processes write their logs."""
+    return settings.state_dir / "logs"
