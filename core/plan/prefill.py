@@ -241,7 +241,7 @@ def _rendezvous(fleet: FleetState, session: str, rows: Rows) -> Ints:
     """Rank of each node for a session: stable when other nodes come and go."""
     slots = np.arange(fleet.capacity)[rows]
     names = (fleet.node_at(int(slot)) for slot in slots)
-    ranks = [xxhash.xxh3_64_intdigest(f"{session}\0{name}") >> 1 for name in names]
+    ranks = [xxhash.xxh3_64_intdigest(f"{session}\0{name}".encode()) >> 1 for name in names]
     return np.array(ranks, np.int64)
 
 
