@@ -19,6 +19,7 @@ import enum
 from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -111,12 +112,24 @@ class Reservation:
             self._ledger.close_forgotten(self, text)
 
 
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Seconds and tokens counted in a node's queue for a member of a pipeline group."""
+
+    key: int
+    slot: int
+    generation: int
+    seconds: float
+    tokens: float
+
+
 class Ledger:
     """Counts reservations into the fleet's arrays; the only writer of those columns."""
 
     def __init__(self, fleet: FleetState) -> None:
         self.fleet = fleet
         self.open: dict[int, Reservation] = {}
+        self.holds: dict[int, Hold] = {}
         self.begun = 0
         self.closed: Counter[OutcomeKind] = Counter()
         self.repeated_closes = 0
@@ -152,7 +165,9 @@ class Ledger:
         queue = self._queues.setdefault((slot, d.prefill_generation), {})
         seconds = d.predicted.prefill_s + d.predicted.transfer_s
         if queue:
-            self.open[next(iter(queue))].alone = False
+            head = self.open.get(next(iter(queue)))
+            if head is not None:
+                head.alone = False
         else:
             r.alone = True
             fleet.head_s[slot], fleet.head_started_s[slot] = seconds, now
@@ -219,21 +234,23 @@ class Ledger:
         self._close(r, Outcome(kind=kind, error=error), max(float(started), r.begun_s))
 
     def _leave_queue(self, r: Reservation, now: float) -> None:
-        d, fleet = r.decision, self.fleet
-        slot = d.prefill_slot
-        place = (slot, d.prefill_generation)
-        queue = self._queues.get(place)
-        if fleet.generation[slot] != d.prefill_generation or queue is None:
+        d = r.decision
+        self._dequeue(r._key, d.prefill_slot, d.prefill_generation, d.new_tokens, now)
+
+    def _dequeue(self, key: int, slot: int, generation: int, tokens: float, now: float) -> None:
+        fleet = self.fleet
+        queue = self._queues.get((slot, generation))
+        if fleet.generation[slot] != generation or queue is None:
             self.void_releases += 1
             return
-        first = next(iter(queue)) == r._key
-        seconds = queue.pop(r._key)
+        first = next(iter(queue)) == key
+        seconds = queue.pop(key)
         fleet.prefilling[slot] -= 1
         if not queue:
             fleet.queued_s[slot] = fleet.queued_tokens[slot] = fleet.head_s[slot] = 0.0
             return
         fleet.queued_s[slot] = max(fleet.queued_s[slot] - seconds, 0.0)
-        fleet.queued_tokens[slot] -= d.new_tokens
+        fleet.queued_tokens[slot] -= tokens
         if first:
             fleet.head_s[slot] = next(iter(queue.values()))
             fleet.head_started_s[slot] = now
@@ -265,6 +282,29 @@ class Ledger:
         fleet.kv_tokens[slot] -= tokens + (
             0 if d.disaggregated else d.request.output_tokens_expected
         )
+
+    # -- time that a pipeline group takes on its other members -----------------------------------
+
+    def hold(self, slot: int, seconds: float, *, tokens: float, now: float) -> Hold:
+        """Count `seconds` of a node's prefill queue for work that another reservation leads."""
+        self.begun += 1
+        fleet = self.fleet
+        made = Hold(-self.begun, slot, int(fleet.generation[slot]), seconds, tokens)
+        self.holds[made.key] = made
+        queue = self._queues.setdefault((slot, made.generation), {})
+        if not queue:
+            fleet.head_s[slot], fleet.head_started_s[slot] = seconds, now
+        queue[made.key] = seconds
+        fleet.queued_s[slot] += seconds
+        fleet.queued_tokens[slot] += tokens
+        fleet.prefilling[slot] += 1
+        return made
+
+    def release(self, hold: Hold, now: float) -> None:
+        """The held time is over (or void); releasing twice changes nothing."""
+        if self.holds.pop(hold.key, None) is None:
+            return
+        self._dequeue(hold.key, hold.slot, hold.generation, hold.tokens, now)
 
     @property
     def top_priority(self) -> int:
@@ -313,6 +353,11 @@ class Ledger:
                 out["decoding"][d.decode_slot] += 1
                 if d.disaggregated:
                     out["kv_tokens"][d.decode_slot] += prompt + expected
+        for hold in self.holds.values():
+            if fleet.generation[hold.slot] == hold.generation:
+                out["prefilling"][hold.slot] += 1
+                out["queued_tokens"][hold.slot] += hold.tokens
+                out["queued_s"][hold.slot] += hold.seconds
         return out
 
     def check_integrity(self) -> None:
