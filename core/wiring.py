@@ -15,10 +15,15 @@ import structlog
 from core.audit import Recorder
 from core.clock import Clock, SystemClock, seeded
 from core.conductor import Conductor
-from core.engines.supervisor import FleetSupervisor, Schedule
+from core.domain import NodeId
+from core.engines.health import HealthRules
+from core.engines.parity import Parity
+from core.engines.supervisor import FleetSupervisor
+from core.engines.watch import WatchRules
 from core.errors import Invalid
 from core.gateway.limits import Limits
 from core.gateway.service import Service
+from core.jobs import drained, telemetry_recorded
 from core.policy import get_policy
 from core.prompt import LocalTokenizer, Prompts
 from core.settings import LimitSettings, ProbeSettings, Settings
@@ -44,7 +49,12 @@ async def running_service(
     with open_records(settings) as storage:
         recorder = Recorder(storage.sink, slo=lambda: conductor.tunables.slo)
         supervisor = FleetSupervisor(
-            conductor, clock, schedule=schedule(settings.probe), prompts=prompts, recorder=recorder
+            conductor,
+            clock=clock,
+            rng=random.Random(rng.getrandbits(64)),
+            rules=watch_rules(settings.probe),
+            tokenizer=prompts.local_ids,
+            on_parity=parity_listener(prompts),
         )
         service = Service(
             conductor=conductor,
@@ -58,9 +68,15 @@ async def running_service(
             version=product_version(),
             node_notes=supervisor.notes,
         )
-        async with recorder.running(), supervisor, service:
+        async with (
+            drained(recorder),
+            telemetry_recorded(conductor, recorder, clock),
+            supervisor,
+            service,
+        ):
             for node in settings.nodes:
-                await service.add_node(node.spec())
+                await supervisor.add(node.spec(), discover_events=node.events != "off")
+                recorder.node(node.spec(), "active", clock.wall())
             yield service
 
 
@@ -122,15 +138,27 @@ def limits(s: LimitSettings) -> Limits:
     )
 
 
-def schedule(s: ProbeSettings) -> Schedule:
-    """When nodes are probed and scraped."""
-    return Schedule(
-        probe_s=s.interval_s,
-        probe_timeout_s=s.timeout_s,
+def watch_rules(s: ProbeSettings) -> WatchRules:
+    """When nodes are probed and scraped, and when they count as dead."""
+    health = HealthRules(
+        interval_s=s.interval_s,
+        timeout_s=s.timeout_s,
         down_after=s.down_after,
         up_after=s.up_after,
-        scrape_s=s.scrape_interval_s,
     )
+    return WatchRules(health=health, scrape_interval_s=s.scrape_interval_s)
+
+
+def parity_listener(prompts: Prompts) -> Callable[[NodeId, Parity], None]:
+    """Says loudly when our tokens are not the engine's, and stops using ours."""
+
+    def heard(node: NodeId, parity: Parity) -> None:
+        if parity.mismatches:
+            detail = parity.mismatches[0]
+            prompts.distrust(parity.model, f"{node}: {detail}")
+            log.error("tokens of %s differ from those of node %s: %s", parity.model, node, detail)
+
+    return heard
 
 
 def product_version() -> str:

@@ -1,0 +1,64 @@
+"""Periodic work of a running service that is not part of serving requests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from core.audit import Recorder
+from core.clock import Clock
+from core.conductor import Conductor
+from core.domain import Telemetry
+
+TELEMETRY_S = 5.0
+
+
+@asynccontextmanager
+async def drained(recorder: Recorder) -> AsyncIterator[None]:
+    """Carry queued records to their sink while inside, and the last ones when leaving."""
+    task = asyncio.create_task(recorder.run(), name="recorder")
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@asynccontextmanager
+async def telemetry_recorded(
+    conductor: Conductor, recorder: Recorder, clock: Clock, *, period_s: float = TELEMETRY_S
+) -> AsyncIterator[None]:
+    """Record every node's gauges once a period while inside."""
+
+    async def loop() -> None:
+        while True:
+            await asyncio.sleep(period_s)
+            record_telemetry(conductor, recorder, clock)
+
+    task = asyncio.create_task(loop(), name="telemetry")
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def record_telemetry(conductor: Conductor, recorder: Recorder, clock: Clock) -> None:
+    """One reading of each node that has told its gauges lately."""
+    fleet, at, now = conductor.fleet, clock.wall(), clock.now()
+    stale_s = conductor.tunables.load.stale_after_s
+    for slot, spec in fleet.slots():
+        if now - fleet.telemetry_at_s[slot] > stale_s:
+            continue
+        reading = Telemetry(
+            running=int(fleet.running[slot]),
+            waiting=int(fleet.waiting[slot]),
+            kv_usage=round(float(fleet.kv_usage[slot]), 4),
+            kv_capacity_tokens=spec.kv_capacity_tokens or None,
+            block_size=spec.block_size,
+        )
+        recorder.telemetry(spec.id, at, reading)
