@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from core.domain import Decision, Request
 from core.fleet.ledger import Reservation
 from core.simulation.decode_batch import DecodeBatch
 from core.simulation.kv_cache import KvCache
 from core.simulation.links import Flow
+
+if TYPE_CHECKING:
+    from core.simulation.gangs import Gang
 
 
 @dataclass(slots=True, eq=False)
@@ -49,8 +52,8 @@ class Job:
     handed_over: bool = False
     first_step: int = 0
     joined_s: float = -1.0
-    extra: Any = None
-    """A planner's own state for this job (a pipeline group)."""
+    gang: Gang | None = None
+    """The pipeline group that this job is a part of."""
 
 
 class Hooks(Protocol):
@@ -115,6 +118,9 @@ class EngineNode:
         if not self.queue or not self.alive:
             return
         job = self.running = self.queue.popleft()
+        if job.gang is not None:
+            job.gang.stands_ready(job, now)
+            return
         prefix = self.prefix_now(job)
         job.start_s = now
         job.cached_tokens = prefix
@@ -127,9 +133,7 @@ class EngineNode:
 
     def prefix_now(self, job: Job) -> int:
         """Tokens the node need not compute: held, or arriving by the job's own fetch."""
-        held = self.cache.match(job.keys)
-        self.cache.touch(job.keys[:held])
-        depth = held
+        held = depth = self.cache.match(job.keys)
         if job.fetch is not None and not job.fetch.finished and held >= job.fetch_first:
             depth = max(held, job.fetch_end)
         # An engine computes at least the last token: its logits give the first output token.

@@ -7,11 +7,15 @@ closed under prefixes, as in the engines. With a host tier, blocks that leave th
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Protocol
 
 from core.domain import Medium
+
+_drain = deque[None](maxlen=0).extend
+"""Runs an iterator to its end at C speed."""
 
 
 class CacheListener(Protocol):
@@ -43,17 +47,12 @@ class KvCache:
 
     def match(self, keys: Sequence[int]) -> int:
         """Leading blocks of `keys` held in any tier."""
-        gpu, host = self.gpu, self.host
-        if host:
+        if self.host:
+            gpu, host = self.gpu, self.host
             return next(
                 (i for i, k in enumerate(keys) if k not in gpu and k not in host), len(keys)
             )
-        depth = 0
-        for key in keys:
-            if key not in gpu:
-                break
-            depth += 1
-        return depth
+        return len(list(takewhile(self.gpu.__contains__, keys)))
 
     def host_blocks(self, keys: Sequence[int]) -> int:
         """How many of `keys` would have to be loaded from the host tier."""
@@ -61,35 +60,23 @@ class KvCache:
             return 0
         return sum(1 for key in keys if key not in self.gpu and key in self.host)
 
-    def touch(self, keys: Sequence[int]) -> None:
-        """Refresh held blocks; host blocks among them come back to the GPU."""
-        if self.host:
-            self.insert(keys)
-            return
-        move = self.gpu.move_to_end
-        for key in reversed(keys):
-            move(key)
-
     def insert(self, keys: Sequence[int]) -> None:
-        """Hold all of `keys` (a chain from its start), evicting what is oldest."""
-        keys = keys[: max(self.capacity - self.reserved, 0)]
+        """Hold all of `keys` (a chain from its start), now the latest used, evicting the oldest."""
+        room = self.capacity - self.reserved
+        if len(keys) > room:
+            keys = keys[: max(room, 0)]
         gpu = self.gpu
-        held = 0
-        for key in keys:
-            if key not in gpu:
-                break
-            held += 1
+        held = len(list(takewhile(gpu.__contains__, keys)))
         new = keys[held:]
-        for key in reversed(new):
-            gpu[key] = None
-        move = gpu.move_to_end
-        for key in reversed(keys[:held]):
-            move(key)
+        if new:
+            gpu.update(dict.fromkeys(reversed(new)))
+        _drain(map(gpu.move_to_end, keys[held - 1 :: -1] if held else ()))
         if new:
             self.listener.stored(new, Medium.GPU, keys[held - 1] if held else None)
             if self.host:
                 self._take_from_host(new)
-            self._shrink()
+            if len(gpu) > room:
+                self._shrink()
 
     def reserve(self, blocks: int) -> None:
         """Take `blocks` (negative: give back) for a running decode."""

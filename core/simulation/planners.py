@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from core.domain import Decision
+from core.groups import plan_group
+from core.plan.cpp import CppPlan
 from core.simulation.engine_node import Job
 from core.simulation.results import Samples
 
@@ -16,6 +19,16 @@ class Planners:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.cpp = world.tunables.cpp.enabled
+        self.cpp_plans = 0
+
+    def group(self, decision: Decision, now: float) -> CppPlan | None:
+        """A pipeline group for the placed prompt, where that is on and better."""
+        if not self.cpp:
+            return None
+        found = plan_group(self.world.conductor, decision, now)
+        self.cpp_plans += found is not None
+        return found
 
     def prefilled(self, job: Job, now: float) -> None:
         """A prefill ended."""
@@ -25,4 +38,4 @@ class Planners:
 
     def counters(self) -> dict[str, int]:
         """What was planned and done."""
-        return {"cpp_plans": 0}
+        return {"cpp_plans": self.cpp_plans}

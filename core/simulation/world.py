@@ -30,12 +30,16 @@ from core.domain import (
     Role,
     Slot,
 )
+from core.fleet.ledger import Reservation
 from core.fleet.load import queue_s
 from core.fleet.trust import Signal
+from core.groups import begin_group
+from core.plan.cpp import CppPlan
 from core.plan.transfer import Link, Topology
 from core.simulation.couplings import CacheFeed, FetchDone, StreamDone
 from core.simulation.decode_batch import DecodeBatch
 from core.simulation.engine_node import EngineNode, Job
+from core.simulation.gangs import Gang
 from core.simulation.kv_cache import KvCache
 from core.simulation.links import Links
 from core.simulation.planners import Planners
@@ -245,21 +249,11 @@ class World:
         if not isinstance(decision, Decision):
             self._end(now, i, REJECTED)
             return
-        reservation = self.conductor.begin(decision, now)
-        job = Job(
-            index=i,
-            request=request,
-            keys=self.workload.keys[i],
-            decision=decision,
-            reservation=reservation,
-            output_tokens=self.workload.output_tokens[i],
-            moved=decision.decode_slot != decision.prefill_slot,
-            queued_s=now,
-        )
-        r = self.records
-        r.attempts[i] += 1
-        r.reachable[i] = decision.reachable_tokens
-        r.predicted_s[i] = decision.predicted.ttft_s
+        group = self.planners.group(decision, now)
+        if group is not None:
+            self._start_group(now, i, decision, group)
+            return
+        job = self._job(now, i, decision, self.conductor.begin(decision, now))
         node = self.nodes[decision.prefill_slot]
         if not node.alive:
             self.attempt_failed(now, job)
@@ -267,6 +261,31 @@ class World:
         if decision.fetch_from is not None:
             self._fetch(now, job, node)
         node.enqueue(job, now)
+
+    def _job(self, now: float, i: int, decision: Decision, reservation: Reservation) -> Job:
+        r = self.records
+        r.attempts[i] += 1
+        r.reachable[i] = decision.reachable_tokens
+        r.predicted_s[i] = decision.predicted.ttft_s
+        return Job(
+            index=i,
+            request=decision.request,
+            keys=self.workload.keys[i],
+            decision=decision,
+            reservation=reservation,
+            output_tokens=self.workload.output_tokens[i],
+            moved=decision.decode_slot != decision.prefill_slot,
+            queued_s=now,
+        )
+
+    def _start_group(self, now: float, i: int, decision: Decision, group: CppPlan) -> None:
+        reservation, holds = begin_group(self.conductor, decision, group, now)
+        job = self._job(now, i, reservation.decision, reservation)
+        gang = Gang(self, group, job, holds)
+        if all(node.alive for node in gang.nodes):
+            gang.start(now)
+        else:
+            gang.member_died(now)
 
     def _fetch(self, now: float, job: Job, node: EngineNode) -> None:
         """Start pulling the blocks that the decision counts on; the source may hold fewer now."""
@@ -280,7 +299,7 @@ class World:
             return
         job.fetch_first, job.fetch_end = own, held
         size = (held - own) * block * self.kv_bytes
-        self.nodes[source].cache.touch(job.keys[:held])
+        self.nodes[source].cache.insert(job.keys[:held])
         job.fetch = self.links.start(now, source, node.slot, size, FetchDone(self, job, node))
 
     def started(self, job: Job, now: float) -> None:
@@ -364,7 +383,10 @@ class World:
         self.schedule(now + self.scenario.detect_s, self._detected, failure.node)
         self.schedule(now + failure.down_s, self._back, failure.node)
         for job in lost:
-            self.attempt_failed(now, job)
+            if job.gang is not None:
+                job.gang.member_died(now)
+            else:
+                self.attempt_failed(now, job)
 
     def _detected(self, now: float, i: int) -> None:
         if not self.nodes[i].alive:

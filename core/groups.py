@@ -1,0 +1,138 @@
+"""Pipeline groups for placed requests: when a group beats the chosen node, and what it holds.
+
+`decide` places a prompt on one node; for long prompts `plan_group` asks the planner whether
+several nodes together would bring the first token sooner at a price that the others can bear.
+`begin_group` counts the group: the last stage's member, where the first token comes out, carries
+the reservation, the other members are held for their part.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec.structs import replace
+
+from core.conductor import Conductor
+from core.domain import Decision, NodeSpec, Prediction, Slot
+from core.fleet.ledger import Hold, Reservation
+from core.fleet.load import queue_s
+from core.plan.cost_model import profile
+from core.plan.cpp import CppModel, CppNode, CppPlan, plan
+
+
+def plan_group(conductor: Conductor, decision: Decision, now: float) -> CppPlan | None:
+    """The best group for a decided prompt, None where one node does better or rules forbid.
+
+    Candidates are the prefill nodes that could serve the request now; the cached prefix is the
+    decision's own.
+    """
+    rules, fleet, request = conductor.tunables.cpp, conductor.fleet, decision.request
+    if not rules.enabled or fleet.prefills.sum() < 2:
+        return None
+    ttft_slo_s = request.ttft_slo_s or conductor.tunables.slo.ttft_s
+    single = decision.predicted
+    if decision.new_tokens < rules.uncached_tokens_min and single.ttft_s <= ttft_slo_s:
+        return None
+    waits = queue_s(fleet, now)
+    match = conductor.match(request.keys)
+    nodes = [
+        _node(conductor, int(slot), float(waits[slot]), int(match[slot]))
+        for slot in np.flatnonzero(_able(conductor, decision, now))
+    ]
+    spec = fleet.spec_at(decision.prefill_slot)
+    source = decision.prefill_slot
+    if decision.fetch_from is not None and fleet.has(decision.fetch_from):
+        source = fleet.slot(decision.fetch_from)
+    return plan(
+        nodes,
+        uncached_tokens=decision.new_tokens,
+        prefix_tokens=decision.prefix_tokens,
+        source=source,
+        model=_model(spec),
+        links=conductor.topology.row,
+        single_ttft_s=single.ttft_s,
+        ttft_slo_s=ttft_slo_s,
+        rules=rules,
+        delay_price=_delay_price(conductor, waits),
+    )
+
+
+def begin_group(
+    conductor: Conductor, decision: Decision, group: CppPlan, now: float
+) -> tuple[Reservation, dict[int, Hold]]:
+    """Count a group's load: the reservation on the last stage's node, holds on the others by slot.
+
+    The caller releases each hold when its member is free again.
+    """
+    holds = {}
+    share = 1.0 / len(group.stages)
+    for stage in group.stages[:-1]:
+        seconds = stage.end_s - stage.queue_s
+        tokens = group.uncached_tokens * share
+        holds[stage.slot] = conductor.ledger.hold(stage.slot, seconds, tokens=tokens, now=now)
+    return conductor.begin(as_group(conductor, decision, group), now), holds
+
+
+def as_group(conductor: Conductor, decision: Decision, group: CppPlan) -> Decision:
+    """The decision as it stands once a group carries it out."""
+    fleet, last = conductor.fleet, group.stages[-1]
+    slot = Slot(last.slot)
+    node, generation = fleet.node_at(slot), int(fleet.generation[slot])
+    moved = decision.disaggregated
+    members = ", ".join(fleet.node_at(stage.slot) for stage in group.stages)
+    return replace(
+        decision,
+        prefill=node,
+        prefill_slot=slot,
+        prefill_generation=generation,
+        decode=decision.decode if moved else node,
+        decode_slot=decision.decode_slot if moved else slot,
+        decode_generation=decision.decode_generation if moved else generation,
+        fetch_from=None,
+        fetch_tokens=0,
+        predicted=Prediction(
+            queue_s=last.queue_s,
+            transfer_s=0.0,
+            prefill_s=last.end_s - last.queue_s,
+            tbt_s=decision.predicted.tbt_s,
+        ),
+        notes=(*decision.notes, f"pipeline group of {len(group.stages)}: {members}"),
+    )
+
+
+def _able(conductor: Conductor, decision: Decision, now: float) -> np.ndarray:
+    """Slots whose nodes could prefill the request now, load aside."""
+    fleet, request = conductor.fleet, decision.request
+    able: np.ndarray = (
+        fleet.serves_model(request.model, request.adapter)
+        & fleet.admits(request.tenant)
+        & fleet.prefills
+        & fleet.healthy
+        & ~fleet.draining
+        & conductor.breakers.allowed(now)[: fleet.capacity]
+        & (fleet.context_max > request.prompt_tokens)
+    )
+    return able
+
+
+def _node(conductor: Conductor, slot: int, wait_s: float, match_tokens: int) -> CppNode:
+    fleet = conductor.fleet
+    cost = (float(fleet.c0[slot]), float(fleet.c1[slot]), float(fleet.c2[slot]))
+    place = fleet.spec_at(slot).place
+    return CppNode(slot=slot, prefill=cost, queue_s=wait_s, match_tokens=match_tokens, place=place)
+
+
+def _model(spec: NodeSpec) -> CppModel:
+    p = profile(spec.profile)
+    return CppModel(
+        layers=p.layers,
+        kv_bytes_per_token=p.kv_bytes_per_token,
+        hidden_bytes_per_token=p.d_model * p.bytes_per_value,
+    )
+
+
+def _delay_price(conductor: Conductor, waits: np.ndarray) -> float:
+    """How many requests an idle second delays: W / S, as in `priced_ttft`."""
+    mean_s = conductor.ledger.mean_prefill_s
+    fleet = conductor.fleet
+    count = int(fleet.prefills.sum())
+    return float(waits[fleet.prefills].sum()) / count / mean_s if mean_s > 0 else 0.0
