@@ -60,7 +60,7 @@ class Roster:
         self.learn = learn
         self._events: list[TransitionEvent] = []
         ledger.on_close = self._closed
-        fleet.on_grow += [index.grow, topology.resize, trust.grow]
+        fleet.on_grow += [index.grow, topology.resize, trust.grow, breakers.grow]
         for widen in fleet.on_grow:
             widen(fleet.capacity)
 
