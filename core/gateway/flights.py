@@ -26,12 +26,13 @@ class Interrupt(enum.IntEnum):
     NONE = 0
     NODE_DEAD = 1
     """The node was declared dead before its first byte: the request moves."""
-    FIRST_BYTE_TIMEOUT = 2
-    IDLE_TIMEOUT = 3
-    CLIENT_STALLED = 4
+    BODY_TIMEOUT = 2
+    FIRST_BYTE_TIMEOUT = 3
+    IDLE_TIMEOUT = 4
+    CLIENT_STALLED = 5
     """The client reads nothing although bytes wait for it."""
-    SHUTDOWN = 5
-    CLIENT_GONE = 6
+    SHUTDOWN = 6
+    CLIENT_GONE = 7
 
 
 class Flight:

@@ -34,7 +34,6 @@ RESPONSE_ALLOWED = frozenset(
         b"content-language",
         b"content-type",
         b"retry-after",
-        b"x-request-id",
     }
 )
 """Engine headers a client may see; no cookies, no server banners, no framing."""

@@ -20,6 +20,8 @@ class Limits:
     connect_timeout_s: float = 0.5
     first_byte_timeout_s: float = 120.0
     """From sending a request to an engine to the first byte of its answer's body."""
+    whole_timeout_s: float = 600.0
+    """The same for an answer that is not streamed, whose first byte is its last."""
     idle_timeout_s: float = 60.0
     """Between two reads from a streaming engine, and for a client that does not read."""
     probe_grace_s: float = 0.25

@@ -7,12 +7,10 @@ match other text keys only (approximate mode).
 
 from core.prompt.chat_template import ChatTemplate
 from core.prompt.prompts import (
-    Parity,
     Prompt,
     Prompts,
     Remote,
     chat_text,
-    check_parity,
     prompt_keys,
     text_words,
 )
@@ -21,12 +19,10 @@ from core.prompt.tokenizer import LocalTokenizer
 __all__ = [
     "ChatTemplate",
     "LocalTokenizer",
-    "Parity",
     "Prompt",
     "Prompts",
     "Remote",
     "chat_text",
-    "check_parity",
     "prompt_keys",
     "text_words",
 ]

@@ -55,15 +55,6 @@ class Prompt:
     text_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parity:
-    """Whether our ids equal an engine's. `detail` says how they differ, or why nobody knows."""
-
-    ok: bool
-    compared: int
-    detail: str = ""
-
-
 class Prompts:
     """All models' prompt handling. Owned by one event loop; long texts go to threads.
 
@@ -103,6 +94,22 @@ class Prompts:
     def tokenizer(self, model: str) -> LocalTokenizer | None:
         """The local tokenizer of a base model, where there is one that may be used."""
         return None if model in self.distrusted else self._tokenizers.get(model)
+
+    def local_ids(
+        self, model: str, prompt: str | Sequence[Mapping[str, Any]]
+    ) -> Sequence[int] | None:
+        """Our own ids of a text or conversation, to compare with an engine's at registration;
+        None where there is no local tokenizer (or template) for the model."""
+        local = self._tokenizers.get(model)
+        if local is None:
+            return None
+        if isinstance(prompt, str):
+            return [int(token) for token in local.encode_text(prompt)]
+        try:
+            ids = local.encode_chat(prompt)
+        except BadRequest:
+            return None
+        return None if ids is None else [int(token) for token in ids]
 
     def observe(self, model: str, prompt: Prompt, prompt_tokens: int) -> None:
         """Learn how long a model's texts are in tokens, from what the engine reported."""
@@ -249,40 +256,6 @@ def chat_text(messages: Sequence[Any], tools: Any = None) -> bytes:
 def text_words(text: bytes) -> Tokens:
     """The text in words of four bytes, as uint32; an unfinished last word is left out."""
     return np.frombuffer(text[: len(text) & ~3], dtype="<u4").astype(np.uint32, copy=False)
-
-
-async def check_parity(local: LocalTokenizer, remote: Remote, served: str) -> Parity:
-    """Compare our ids with an engine's on a text and a conversation, at registration."""
-    texts = ("The quick brown fox.", "naïve 漢字 🙂\n\n  indented\ttab 12345")
-    compared = 0
-    for text in texts:
-        theirs = await remote(served, {"prompt": text})
-        if theirs is None:
-            return Parity(ok=True, compared=compared, detail="the engine has no /tokenize")
-        compared += 1
-        ours = local.encode_text(text).tolist()
-        if ours != list(theirs):
-            return _differs(compared, repr(text), ours, theirs)
-    chat = [{"role": "system", "content": texts[0]}, {"role": "user", "content": texts[1]}]
-    mine = local.encode_chat(chat)
-    if mine is None:
-        return Parity(ok=True, compared=compared, detail="no local chat template")
-    theirs = await remote(served, {"messages": chat, "add_generation_prompt": True})
-    if theirs is None:
-        return Parity(ok=True, compared=compared, detail="the engine refused to render a chat")
-    if mine.tolist() != list(theirs):
-        return _differs(compared + 1, "a conversation", mine.tolist(), theirs)
-    return Parity(ok=True, compared=compared + 1)
-
-
-def _differs(compared: int, what: str, ours: Sequence[int], theirs: Sequence[int]) -> Parity:
-    pairs = enumerate(zip(ours, theirs, strict=False))
-    at = next((i for i, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
-    detail = (
-        f"{what}: we have {len(ours)} ids, the engine {len(theirs)}; the first difference is at "
-        f"position {at}: {list(ours[at : at + 4])} against {list(theirs[at : at + 4])}"
-    )
-    return Parity(ok=False, compared=compared, detail=detail)
 
 
 def _first_prompt(prompt: Any) -> str | list[int]:

@@ -24,6 +24,8 @@ class OutcomeView(Answer):
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
+    slo_missed: str = ""
+    """Limits the observed times broke: empty, ttft, tbt or ttft+tbt."""
     finished_at: datetime | None = None
 
 
@@ -60,6 +62,9 @@ class DecisionRow(Answer):
     predicted_tbt_s: float = 0.0
     tied: int = 1
     retries: int = 0
+    ttft_slo_s: float | None = None
+    """The limit that was in force."""
+    tbt_slo_s: float | None = None
     outcome: OutcomeView | None = None
 
 
@@ -111,6 +116,8 @@ class SelectionView(Answer):
     """min or max: which total wins."""
     formula: str = ""
     tied: int = 1
+    size: int = 0
+    """How many candidates there were; the best 16 are listed, and the chosen one."""
     candidates: list[CandidateView] = []
     excluded: dict[str, list[str]] = {}
     """Reason -> nodes that were no candidates."""
@@ -120,6 +127,10 @@ class DecisionDetail(Answer):
     """GET /decisions/{id}: the record and why it came out so."""
 
     row: DecisionRow
+    verdict: str = ""
+    """One sentence: where it went, or why it was refused."""
+    missed_match: str = ""
+    """Why less than the best match was taken; empty where it was taken."""
     prefill: SelectionView
     decode: SelectionView | None = None
     explanation: str

@@ -21,12 +21,13 @@ class BreakerView(Answer):
     """State of a node's breaker."""
 
     state: str = "closed"
-    """closed, open, half_open."""
+    """closed, open, half_open; by an operator: tripped, held (kept closed)."""
     reason: str = ""
     manual: bool = False
     until_s: float | None = None
     """Seconds until it may try again; None while closed."""
-    consecutive_failures: int = 0
+    streak: int = 0
+    """Automatic openings in a row; each doubles the open time."""
 
 
 class NodeLoad(Answer):
@@ -73,6 +74,9 @@ class NodeView(Answer):
     """Whether the node has an event stream configured or discovered."""
     dp_rank: int | None = None
     tenants: list[str] = []
+    kv_transfer: str = ""
+    can_fetch: bool = False
+    weight: float = 1.0
     health: Health = Health.UNKNOWN
     trust: Trust = Trust.OFF
     trust_reason: str = ""
@@ -106,7 +110,8 @@ class Quantiles(Answer):
     """Percentiles of a sample of `count` values."""
 
     count: int
-    mean: float
+    mean: float | None
+    """None where only percentiles were kept."""
     p50: float
     p90: float
     p99: float

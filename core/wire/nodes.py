@@ -47,6 +47,12 @@ class NodeRegistration(Ask):
     events: EventsAsk | None = None
     dp_rank: int | None = Field(default=None, ge=0, le=4095)
     tenants: list[str] = []
+    """Tenants allowed on the node; empty allows all."""
+    weight: float = Field(default=1.0, gt=0.0, le=1000.0)
+    kv_transfer: str = Field(default="", max_length=64)
+    """P/D connector; nodes with equal non-empty values can serve one request together."""
+    can_fetch: bool = False
+    """The node can pull KV blocks of a prefix from another node when told to."""
 
 
 class ActionReason(Ask):
@@ -57,10 +63,10 @@ class ActionReason(Ask):
 
 
 class BreakerAction(Ask):
-    """POST /nodes/{id}/breaker."""
+    """POST /nodes/{id}/breaker: take the node out, close the breaker, or keep it closed."""
 
-    action: Literal["trip", "reset"]
+    action: Literal["trip", "reset", "hold"]
     reason: str = Field(min_length=3, max_length=500)
     author: str = Field(default="", max_length=128)
     seconds: float | None = Field(default=None, gt=0, le=86_400)
-    """How long a manual trip holds; None until it is reset."""
+    """How long a trip or hold lasts; None until it is reset (a hold needs one)."""

@@ -1,0 +1,267 @@
+"""The admin API: FastAPI under /admin/v1, with OpenAPI at /admin/v1/openapi.json.
+
+Reads of records run in threads; everything else reads the live state on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from core import wire
+from core.domain import EventEndpoints, NodeId, NodeSpec, Place
+from core.errors import BadRequest, ConductorError, Invalid, NotFound, StoreError
+from core.explain import explain
+from core.gateway import errors, overview, stored
+from core.ports import RecordStore, StoredDecision
+
+if TYPE_CHECKING:
+    from core.gateway.service import Service
+
+T = TypeVar("T")
+DEFAULT_BLOCK_SIZE = 16
+HISTORY_DEFAULT = timedelta(hours=1)
+HISTORY_MAX = timedelta(days=7)
+
+
+def create_admin(service: Service) -> FastAPI:
+    """The sub-application."""
+    app = FastAPI(
+        title="Conductor admin API",
+        version=service.version or "0",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=f"{wire.API_PREFIX}/openapi.json",
+    )
+    app.state.service = service
+    app.include_router(_live_routes(service), prefix=wire.API_PREFIX)
+    app.include_router(_node_routes(service), prefix=wire.API_PREFIX)
+    app.include_router(_record_routes(service), prefix=wire.API_PREFIX)
+    app.include_router(_tuning_routes(service), prefix=wire.API_PREFIX)
+    _install_errors(app, service)
+    return app
+
+
+def _live_routes(service: Service) -> APIRouter:
+    router = APIRouter(tags=["live"])
+
+    @router.get("/state")
+    async def state() -> wire.FleetState:
+        return overview.fleet_state(service)
+
+    @router.get("/cache/hot")
+    async def hot(limit: Annotated[int, Query(ge=1, le=500)] = 50) -> wire.HotPrefixes:
+        return overview.hot_prefixes(service, limit)
+
+    @router.get("/cache/tree")
+    async def tree(
+        root: str = "", budget: Annotated[int, Query(ge=10, le=1000)] = 400
+    ) -> wire.CacheTree:
+        return overview.cache_tree(service, root, budget)
+
+    @router.get("/series")
+    async def series(
+        window: Annotated[str, Query(pattern="^(live|minutes)$")] = "live",
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> wire.Series:
+        if window == "live":
+            return overview.live_series(service)
+        return await _stored_series(service, since, until)
+
+    return router
+
+
+def _node_routes(service: Service) -> APIRouter:
+    router = APIRouter(tags=["nodes"])
+
+    @router.get("/nodes")
+    async def nodes() -> wire.NodeList:
+        return wire.NodeList(nodes=overview.node_views(service))
+
+    @router.post("/nodes", status_code=201)
+    async def register(asked: wire.NodeRegistration) -> wire.NodeView:
+        await service.add_node(_spec(asked))
+        return overview.node_view(service, NodeId(asked.id))
+
+    @router.get("/nodes/{node}")
+    async def one(node: str) -> wire.NodeView:
+        return overview.node_view(service, NodeId(node))
+
+    @router.delete("/nodes/{node}")
+    async def remove(node: str) -> wire.Done:
+        await service.remove_node(NodeId(node))
+        return wire.Done(message=f"{node} is removed; requests on it go on")
+
+    @router.post("/nodes/{node}/drain")
+    async def drain(node: str, why: wire.ActionReason | None = None) -> wire.NodeView:
+        return _drain(service, node, True, why)
+
+    @router.post("/nodes/{node}/undrain")
+    async def undrain(node: str, why: wire.ActionReason | None = None) -> wire.NodeView:
+        return _drain(service, node, False, why)
+
+    @router.post("/nodes/{node}/breaker")
+    async def breaker(node: str, act: wire.BreakerAction) -> wire.NodeView:
+        service.switch_breaker(
+            NodeId(node), act.action, reason=act.reason, author=act.author, seconds=act.seconds
+        )
+        return overview.node_view(service, NodeId(node))
+
+    return router
+
+
+def _record_routes(service: Service) -> APIRouter:
+    router = APIRouter(tags=["decisions"])
+
+    @router.get("/decisions")
+    async def decisions(asked: Annotated[wire.DecisionQuery, Query()]) -> wire.DecisionPage:
+        before = stored.cursor_of(asked.cursor) if asked.cursor else None
+        query = stored.query_of(asked)
+        page = await _read(
+            service, lambda store: store.decisions(query, before=before, limit=asked.limit)
+        )
+        return stored.page_view(page)
+
+    @router.get("/decisions/{name}")
+    async def decision(name: str) -> wire.DecisionDetail:
+        found = await _read(service, lambda store: _find(store, name))
+        return stored.detail_view(explain(found))
+
+    return router
+
+
+def _tuning_routes(service: Service) -> APIRouter:
+    router = APIRouter(tags=["tuning"])
+
+    @router.get("/tunables")
+    async def tunables() -> wire.TunablesView:
+        return overview.tunables_view(service)
+
+    @router.put("/tunables")
+    async def change(asked: wire.TunablesChange) -> wire.TunablesView:
+        service.change_tunables(
+            asked.changes, base=asked.base, reason=asked.reason, author=asked.author
+        )
+        return overview.tunables_view(service)
+
+    @router.get("/policies")
+    async def policies() -> wire.PolicyList:
+        return overview.policy_list(service)
+
+    return router
+
+
+def _spec(asked: wire.NodeRegistration) -> NodeSpec:
+    """A registration as a spec; BadRequest where an address cannot be meant."""
+    if not asked.url.startswith(("http://", "https://")):
+        raise BadRequest("must start with http:// or https://", field="url")
+    events = asked.events
+    if events is not None:
+        for field in ("live", "replay"):
+            value = getattr(events, field)
+            if value is not None and (not value.startswith("tcp://") or "*" in value):
+                raise BadRequest("must be tcp://host:port to connect to", field=f"events.{field}")
+    return NodeSpec(
+        id=NodeId(asked.id),
+        url=asked.url.rstrip("/"),
+        engine=asked.engine,
+        role=asked.role,
+        models=tuple(asked.models),
+        adapters=dict(asked.adapters),
+        block_size=asked.block_size or DEFAULT_BLOCK_SIZE,
+        kv_capacity_tokens=asked.kv_capacity_tokens,
+        context_tokens_max=asked.context_tokens_max,
+        batch_max=asked.batch_max,
+        queue_max=asked.queue_max,
+        profile=asked.profile,
+        speed=asked.speed,
+        place=Place(host=asked.place.host, rack=asked.place.rack, zone=asked.place.zone),
+        links=tuple(asked.links),
+        events=EventEndpoints(**events.model_dump()) if events is not None else None,
+        dp_rank=asked.dp_rank,
+        tenants=frozenset(asked.tenants),
+        kv_transfer=asked.kv_transfer,
+        can_fetch=asked.can_fetch,
+        weight=asked.weight,
+    )
+
+
+def _drain(service: Service, node: str, on: bool, why: wire.ActionReason | None) -> wire.NodeView:
+    why = why or wire.ActionReason()
+    service.drain_node(NodeId(node), on, reason=why.reason, author=why.author)
+    return overview.node_view(service, NodeId(node))
+
+
+async def _read(service: Service, ask: Callable[[RecordStore], T]) -> T:
+    """Ask the record store in a thread. StoreError without one."""
+    store = service.store
+    if store is None:
+        raise StoreError("this service keeps no records")
+    return await asyncio.to_thread(ask, store)
+
+
+def _find(store: RecordStore, name: str) -> StoredDecision:
+    """By decision id or its beginning, else the last decision of a request of that id."""
+    try:
+        return store.decision(name)
+    except NotFound:
+        of_request = store.by_request(name)
+        if not of_request:
+            raise
+        return of_request[-1]
+
+
+async def _stored_series(
+    service: Service, since: datetime | None, until: datetime | None
+) -> wire.Series:
+    end = (until or datetime.now(UTC)).astimezone(UTC)
+    start = since.astimezone(UTC) if since is not None else end - HISTORY_DEFAULT
+    if not timedelta(0) < end - start <= HISTORY_MAX:
+        raise BadRequest(f"must lie before `until`, at most {HISTORY_MAX.days} days", field="since")
+    buckets = await _read(service, lambda store: store.series(start, end, step_s=60))
+    slo = service.conductor.tunables.slo
+    return wire.Series(
+        window="minutes",
+        step_s=60.0,
+        points=stored.series_points(list(buckets), timedelta(minutes=1)),
+        ttft_slo_s=slo.ttft_s,
+        tbt_slo_s=slo.tbt_s,
+    )
+
+
+# --- errors ------------------------------------------------------------------------------------
+
+
+def _install_errors(app: FastAPI, service: Service) -> None:
+    """Every error in the one shape, whoever raised it."""
+
+    async def ours(_: Request, error: Exception) -> Response:
+        status, body, retry = errors.from_exception(error, request_id=service.new_request_id())
+        headers = {} if retry is None else {"retry-after": errors.retry_after(retry).decode()}
+        return Response(body, status, headers=headers, media_type="application/json")
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
+        return await ours(request, Invalid(f"{field}: {first['msg']}", field=field))
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        kind: Any = NotFound if error.status_code == 404 else BadRequest
+        if error.status_code == 405:
+            body = errors.error_body(405, "not allowed here", code="method_not_allowed")
+            return Response(body, 405, media_type="application/json")
+        return await ours(request, kind(str(error.detail)))
+
+    app.add_exception_handler(ConductorError, ours)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)

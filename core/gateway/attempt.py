@@ -1,0 +1,428 @@
+"""One attempt at one decision: send to the chosen nodes, pass the answer on, say how it ended.
+
+Until the first byte is passed on, whatever goes wrong is an `AttemptFailed` and another node may
+try. After it the client gets what there is: a stream that breaks ends with an error event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from core.domain import NodeId, NodeSpec, Outcome, OutcomeKind
+from core.engines.base import EngineAdapter, Flow, Usage, parse_object
+from core.errors import EngineBroken, EngineFault, EngineTimeout
+from core.gateway import errors, pairing
+from core.gateway.exchange import Exchange
+from core.gateway.flights import Flight, Interrupt
+from core.gateway.headers import request_headers, response_headers
+from core.gateway.held import Held
+from core.gateway.intake import Intake
+from core.gateway.sse import StreamObserver, error_event
+from core.gateway.upstream import Answer, NodeGone
+
+if TYPE_CHECKING:
+    from core.gateway.service import Service
+
+ERROR_BYTES_MAX = 1 << 20
+"""Of an engine's error answer."""
+
+
+class Retry(enum.Enum):
+    """Whether another node may try after a failed attempt."""
+
+    NO = "no"
+    BUDGETED = "budgeted"
+    FREE = "free"
+    """The node is gone: moving its work adds no load."""
+
+
+class EngineAnswer:
+    """A whole answer of an engine, ready to be passed on: its status and body, our headers."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    async def pass_on(self, exchange: Exchange) -> None:
+        """Send it to the client."""
+        await exchange.head(self.status, self.headers)
+        await exchange.end(self.body)
+
+
+class AttemptFailed(Exception):
+    """An attempt ended before any byte was passed on.
+
+    fault: in our words; answer: in the engine's, where it spoke. suspects: nodes to avoid next.
+    """
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        *,
+        retry: Retry,
+        suspects: frozenset[NodeId],
+        fault: EngineFault,
+        answer: EngineAnswer | None = None,
+    ) -> None:
+        super().__init__(fault.message)
+        self.outcome = outcome
+        self.retry = retry
+        self.suspects = suspects
+        self.fault = fault
+        self.answer = answer
+
+
+class Attempt:
+    """Carries out one held decision for one client."""
+
+    def __init__(
+        self,
+        service: Service,
+        exchange: Exchange,
+        intake: Intake,
+        flight: Flight,
+        held: Held,
+        *,
+        arrived_s: float,
+    ) -> None:
+        self.service = service
+        self.exchange = exchange
+        self.intake = intake
+        self.flight = flight
+        self.held = held
+        self.decision = held.decision
+        self.cached_tokens: int | None = None
+        """As the prefill leg's engine reported it."""
+        self.working: NodeId = held.decision.prefill
+        self.also: tuple[NodeId, ...] = ()
+        """Nodes besides the working one whose death ends the wait."""
+        self._adapter: EngineAdapter | None = None
+        self._arrived_s = arrived_s
+        self._observer: StreamObserver | None = None
+
+    # -- the attempt as a whole --------------------------------------------------------------
+
+    async def run(self) -> Outcome:
+        """The outcome, once the client has all it will get. AttemptFailed before that."""
+        self.flight.movable = True
+        try:
+            return await self._carry_out()
+        except asyncio.CancelledError:
+            why = self.flight.handled()
+            if why is Interrupt.NONE:
+                raise
+            return await self._interrupted(why)
+        except EngineFault as fault:
+            return await self._faulted(fault, OutcomeKind.ENGINE_ERROR)
+        finally:
+            self.flight.movable = False
+            self.flight.rest()
+
+    async def _carry_out(self) -> Outcome:
+        fleet = self.service.conductor.fleet
+        prefill = fleet.spec(self.decision.prefill)
+        flow = self._flow(prefill)
+        if flow is Flow.TWO_STEP:
+            return await pairing.two_step(self, prefill, fleet.spec(self.decision.decode))
+        if flow is Flow.PAIRED:
+            return await pairing.paired(self, prefill, fleet.spec(self.decision.decode))
+        node = prefill
+        if self.decision.disaggregated and fleet.has(self.decision.decode) and self.intake.prompt:
+            # This request cannot be split; the decode node serves it whole.
+            node = fleet.spec(self.decision.decode)
+        return await self._on_one_node(node)
+
+    def _flow(self, prefill: NodeSpec) -> Flow:
+        d, fleet, body = self.decision, self.service.conductor.fleet, self.intake.body
+        if not d.disaggregated or body is None or self.intake.prompt is None:
+            return Flow.NONE
+        adapter = self.service.adapter(prefill)
+        decode = fleet.spec(d.decode) if fleet.has(d.decode) else None
+        same = decode is not None and self.service.adapter(decode).flow is adapter.flow
+        return adapter.flow if same and adapter.can_disaggregate(body) else Flow.NONE
+
+    async def _on_one_node(self, node: NodeSpec) -> Outcome:
+        timer = None
+        if not self.intake.stream:
+            # An unstreamed answer does not show when its prompt was done: take the prediction.
+            wait_s = self.decision.predicted.ttft_s
+            timer = asyncio.get_running_loop().call_later(wait_s, self._assume_prefilled)
+        try:
+            return await self.relay(node, self.body_for(node))
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _assume_prefilled(self) -> None:
+        reservation = self.held.reservation
+        reservation.alone = False  # keeps the assumption out of the cost model's observations
+        reservation.prefill_done(self.service.clock.now())
+
+    # -- legs --------------------------------------------------------------------------------
+
+    def body_for(self, node: NodeSpec, body: Mapping[str, Any] | None = None) -> bytes:
+        """What the node gets: the client's own bytes wherever nothing has to change."""
+        adapter = self.service.adapter(node)
+        if body is not None:
+            return orjson.dumps(body)
+        if self.intake.body is None:
+            return self.intake.raw
+        forwarded = adapter.forward_body(self.intake.body, node, self.decision)
+        if forwarded is self.intake.body:
+            return self.intake.upstream_raw()
+        if self.intake.adds_usage:
+            forwarded = {**forwarded, "stream_options": {"include_usage": True}}
+        return orjson.dumps(forwarded)
+
+    async def open(self, node: NodeSpec, body: bytes) -> Answer:
+        """Send to a node and wait for its answer's head."""
+        service, exchange, limits = self.service, self.exchange, self.service.limits
+        adapter = self._adapter = service.adapter(node)
+        self.working = node.id
+        self.flight.nodes = (node.id, *self.also)
+        longest_s = limits.first_byte_timeout_s if self.intake.stream else limits.whole_timeout_s
+        self.flight.wait(service.clock.now() + longest_s, Interrupt.FIRST_BYTE_TIMEOUT)
+        ours = adapter.forward_headers(node, self.decision, request_id=exchange.request_id)
+        headers = request_headers(exchange.headers, ours)
+        url = node.url.rstrip("/") + exchange.path
+        if exchange.query:
+            url += "?" + exchange.query.decode("ascii", "replace")
+        return await service.upstream.send(exchange.method, url, body, headers)
+
+    async def relay(self, node: NodeSpec, body: bytes) -> Outcome:
+        """Send to the node that answers the client, and pass its answer on."""
+        adapter = self.service.adapter(node)
+        with await self.open(node, body) as answer:
+            if answer.status >= 400:
+                return await self.pass_error(answer, adapter)
+            if answer.is_stream and self.intake.prompt is not None:
+                return await self._pass_stream(answer, adapter)
+            if answer.is_stream:
+                return await self._pass_rest(answer, b"")
+            return await self._pass_whole(answer, adapter)
+
+    # -- passing answers on --------------------------------------------------------------------
+
+    async def _pass_stream(self, answer: Answer, adapter: EngineAdapter) -> Outcome:
+        clock, flight, exchange = self.service.clock, self.flight, self.exchange
+        idle_s = self.service.limits.idle_timeout_s
+        observer = StreamObserver(adapter.stream_error, strip_usage=self.intake.adds_usage)
+        self._observer = observer
+        waiting = True
+        while data := await answer.read():
+            now = clock.now()
+            out = observer.feed(data, now)
+            if waiting and observer.first_event_s is not None:
+                waiting = False
+                if observer.error is not None:
+                    raise self._spoiled(observer.error)
+                self.held.reservation.first_token(now)
+            if not out:
+                continue
+            if not exchange.started:
+                await self._head(answer)
+            flight.wait(now + idle_s, Interrupt.CLIENT_STALLED)
+            await exchange.part(out)
+            flight.wait(now + idle_s, Interrupt.IDLE_TIMEOUT)
+        if not (observer.done or observer.overlong):
+            raise EngineBroken(observer.error or "the engine's stream ended early")
+        if not exchange.started:
+            await self._head(answer)
+        await exchange.end(observer.flush())
+        kind = OutcomeKind.OK if observer.error is None else OutcomeKind.ENGINE_ERROR
+        return self.outcome(kind, answer.status, error=observer.error or "", usage=self._usage())
+
+    async def _pass_whole(self, answer: Answer, adapter: EngineAdapter) -> Outcome:
+        body, whole = await answer.read_all(self.service.limits.answer_bytes_max)
+        if not whole:
+            return await self._pass_rest(answer, body)
+        usage = adapter.usage(parse_object(body)) if self.intake.prompt is not None else Usage()
+        length = (b"content-length", b"%d" % len(body))
+        await self._head(answer, cached=usage.cached, more=(length,))
+        await self.exchange.end(body)
+        return self.outcome(OutcomeKind.OK, answer.status, usage=usage)
+
+    async def _pass_rest(self, answer: Answer, begun: bytes) -> Outcome:
+        """Pass a body on unread, as it comes."""
+        idle_s = self.service.limits.idle_timeout_s
+        data = begun or await answer.read()
+        await self._head(answer)
+        while data:
+            now = self.service.clock.now()
+            self.flight.wait(now + idle_s, Interrupt.CLIENT_STALLED)
+            await self.exchange.part(data)
+            self.flight.wait(now + idle_s, Interrupt.IDLE_TIMEOUT)
+            data = await answer.read()
+        await self.exchange.end()
+        return self.outcome(OutcomeKind.OK, answer.status)
+
+    async def pass_error(self, answer: Answer, adapter: EngineAdapter) -> Outcome:
+        """Pass an engine's error answer on, unless another node may do better."""
+        body, _ = await answer.read_all(ERROR_BYTES_MAX)
+        kind = adapter.classify(answer.status, body)
+        text = adapter.error_message(body) or f"the engine answered {answer.status}"
+        outcome = self.outcome(kind, answer.status, error=text)
+        if adapter.is_retryable(answer.status, body):
+            raise AttemptFailed(
+                outcome,
+                retry=Retry.BUDGETED,
+                suspects=self.suspects(),
+                fault=EngineBroken(text),
+                answer=self._kept(answer, body),
+            )
+        await self._kept(answer, body).pass_on(self.exchange)
+        return outcome
+
+    def _kept(self, answer: Answer, body: bytes) -> EngineAnswer:
+        length = (b"content-length", b"%d" % len(body))
+        headers = response_headers(answer.headers, [length, *self.our_headers()])
+        return EngineAnswer(answer.status, headers, body)
+
+    async def _head(
+        self,
+        answer: Answer,
+        *,
+        cached: int | None = None,
+        more: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
+        self.flight.movable = False
+        ours = [*more, *self.our_headers(cached)]
+        await self.exchange.head(answer.status, response_headers(answer.headers, ours))
+
+    def our_headers(self, cached: int | None = None) -> list[tuple[bytes, bytes]]:
+        """What the scheduler says about the answer: which decision, nodes and matches."""
+        d = self.decision
+        cached = self.cached_tokens if self.cached_tokens is not None else cached
+        headers = [
+            (b"x-request-id", self.exchange.request_id.encode()),
+            (b"x-conductor-decision", d.id.encode()),
+            (b"x-conductor-node", d.prefill.encode()),
+            (b"x-conductor-match-tokens", b"%d" % d.match_tokens),
+            (b"x-conductor-reachable-tokens", b"%d" % d.reachable_tokens),
+        ]
+        if d.disaggregated:
+            headers.append((b"x-conductor-decode-node", d.decode.encode()))
+        if cached is not None:
+            headers.append((b"x-conductor-cached-tokens", b"%d" % cached))
+        return headers
+
+    # -- endings -------------------------------------------------------------------------------
+
+    async def _interrupted(self, why: Interrupt) -> Outcome:
+        """What follows from a wait that was ended from outside."""
+        if why is Interrupt.CLIENT_GONE:
+            return self.outcome(OutcomeKind.CLIENT_ABORT, error="the client closed the connection")
+        if why is Interrupt.CLIENT_STALLED:
+            self.exchange.cut()
+            return self.outcome(OutcomeKind.CLIENT_ABORT, error="the client stopped reading")
+        if why is Interrupt.NODE_DEAD:
+            dead = self._dead()
+            gone = NodeGone(f"node {', '.join(sorted(dead))} was declared dead")
+            return await self._faulted(gone, OutcomeKind.ENGINE_ERROR, suspects=dead)
+        if why is Interrupt.SHUTDOWN:
+            return await self._faulted(EngineFault("the scheduler is stopping"), OutcomeKind.LOST)
+        text = f"node {self.working} sent nothing in time"
+        return await self._faulted(EngineTimeout(text), OutcomeKind.TIMEOUT)
+
+    async def _faulted(
+        self, fault: EngineFault, kind: OutcomeKind, *, suspects: frozenset[NodeId] | None = None
+    ) -> Outcome:
+        """A fault of an engine: another attempt's chance, or the stream's end."""
+        if not self.exchange.started:
+            retry = Retry.FREE if isinstance(fault, NodeGone) else Retry.BUDGETED
+            raise AttemptFailed(
+                self.outcome(kind, fault.status, error=fault.message),
+                retry=Retry.NO if kind is OutcomeKind.LOST else retry,
+                suspects=suspects or self.suspects(gone=isinstance(fault, NodeGone)),
+                fault=fault,
+            )
+        outcome = self.outcome(kind, 200, error=fault.message, usage=self._usage())
+        if self._observer is None:
+            self.exchange.cut()
+            return outcome
+        body = errors.from_fault(
+            fault, request_id=self.exchange.request_id, decision_id=self.decision.id
+        )
+        self.flight.wait(
+            self.service.clock.now() + self.service.limits.idle_timeout_s,
+            Interrupt.CLIENT_STALLED,
+        )
+        await self.exchange.end(error_event(body))
+        return outcome
+
+    def _spoiled(self, message: str) -> AttemptFailed:
+        """The stream began with an error object: nothing of it was passed on."""
+        return AttemptFailed(
+            self.outcome(OutcomeKind.ENGINE_ERROR, 200, error=message),
+            retry=Retry.BUDGETED,
+            suspects=self.suspects(),
+            fault=EngineBroken(message),
+        )
+
+    def suspects(self, *, gone: bool = False) -> frozenset[NodeId]:
+        """Nodes a further attempt should avoid. In a split request either side may be at fault,
+        unless one of them is gone."""
+        d = self.decision
+        if gone or not d.disaggregated or self.working == d.prefill:
+            return frozenset({self.working})
+        return frozenset({d.prefill, d.decode})
+
+    def _dead(self) -> frozenset[NodeId]:
+        """Those of the nodes waited for that are known to be dead; else the working one."""
+        fleet = self.service.conductor.fleet
+        dead = {n for n in self.flight.nodes if not fleet.has(n) or fleet.dead[fleet.slot(n)]}
+        return frozenset(dead or {self.working})
+
+    def _usage(self) -> Usage | None:
+        found = self._observer.usage() if self._observer is not None else None
+        return self._adapter.usage(found) if found and self._adapter is not None else None
+
+    def outcome(
+        self,
+        kind: OutcomeKind,
+        status: int | None = None,
+        *,
+        error: str = "",
+        usage: Usage | None = None,
+    ) -> Outcome:
+        """What is known now, as the outcome of the held decision."""
+        o = self._observer
+        usage = usage or Usage()
+        first_s = o.first_token_s or o.first_event_s if o is not None else None
+        failed = kind in (OutcomeKind.ENGINE_ERROR, OutcomeKind.TIMEOUT)
+        return Outcome(
+            kind=kind,
+            ttft_s=None if first_s is None else first_s - self._arrived_s,
+            tbt_s=o.tbt_s() if o is not None else None,
+            tpot_s=o.tpot_s() if o is not None else None,
+            e2e_s=self.service.clock.now() - self._arrived_s,
+            prompt_tokens=usage.prompt,
+            cached_tokens=self.cached_tokens if self.cached_tokens is not None else usage.cached,
+            output_tokens=usage.completion if usage.completion is not None else _sent(o),
+            status=status,
+            error=error[:500],
+            failed_node=self._culprit() if failed else None,
+        )
+
+    def _culprit(self) -> NodeId:
+        """Who failed: the node at work, but a decode node that cannot fetch from a prefill node
+        which is not well is its victim."""
+        d, fleet = self.decision, self.service.conductor.fleet
+        if self.working != d.prefill and fleet.has(d.prefill):
+            slot = fleet.slot(d.prefill)
+            if fleet.dead[slot] or fleet.generation[slot] != d.prefill_generation:
+                return d.prefill
+        return self.working
+
+
+def _sent(observer: StreamObserver | None) -> int | None:
+    """Output tokens as counted, where the engine did not tell."""
+    return observer.tokens if observer is not None and observer.tokens else None

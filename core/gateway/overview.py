@@ -1,0 +1,233 @@
+"""Answers of the admin API that are read from the live state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from core import wire
+from core.domain import NodeId
+from core.errors import BadRequest
+from core.gateway.live import STEP_S, Bucket
+from core.gateway.views import FleetViews, quantiles, totals
+from core.policy import get_policy, policy_names
+from core.tunables import leaves
+
+if TYPE_CHECKING:
+    from core.gateway.service import Service
+
+_LADDER = "signal."
+
+
+def fleet_state(service: Service) -> wire.FleetState:
+    """GET /state."""
+    conductor, now = service.conductor, service.clock.now()
+    nodes = node_views(service)
+    return wire.FleetState(
+        at=service.clock.wall(),
+        policy=conductor.policy.name,
+        policy_formula=conductor.policy.doc.strip(),
+        revision=conductor.revision,
+        totals=totals(conductor, service.live, nodes, now),
+        service=service_view(service),
+        nodes=nodes,
+        models=list(service.names.table()),
+        problems=service.problems(),
+    )
+
+
+def node_views(service: Service) -> list[wire.NodeView]:
+    """Every node."""
+    return _views(service).nodes()
+
+
+def node_view(service: Service, node: NodeId) -> wire.NodeView:
+    """One node; NotFound for an unknown id."""
+    fleet = service.conductor.fleet
+    return _views(service).node(fleet.slot(node), fleet.spec(node))
+
+
+def _views(service: Service) -> FleetViews:
+    return FleetViews(
+        service.conductor, service.live, service.clock.now(), notes=service.node_notes
+    )
+
+
+def service_view(service: Service) -> wire.ServiceView:
+    """The process itself."""
+    upkeep, counters = service.upkeep, service.record_counters()
+    decide = service.live.window(service.clock.now(), 60.0).decide
+    ladder = {
+        name.removeprefix(_LADDER): count
+        for name, count in service.counters.items()
+        if name.startswith(_LADDER)
+    }
+    others = {n: float(c) for n, c in service.counters.items() if not n.startswith(_LADDER)}
+    return wire.ServiceView(
+        version=service.version,
+        started_at=service.started_at,
+        uptime_s=service.clock.now() - service.started_s,
+        loop_lag_ms=upkeep.lag_s * 1e3,
+        loop_lag_max_ms=upkeep.worst_lag_s * 1e3,
+        decision_p50_us=decide.quantile(0.5) * 1e6 if decide.count else None,
+        decision_p99_us=decide.quantile(0.99) * 1e6 if decide.count else None,
+        records_queued=counters.queued if counters else 0,
+        records_dropped=counters.dropped if counters else 0,
+        records_written=counters.written if counters else 0,
+        store_ok=counters.available if counters else service.store is not None,
+        store_error=counters.last_error if counters else "",
+        degradation=ladder,
+        counters=others
+        | {
+            "flights": float(len(service.flights)),
+            "flights_peak": float(service.flights.peak),
+            "reservations_elsewhere": float(len(service.elsewhere)),
+            "repeated_closes": float(service.conductor.ledger.repeated_closes),
+            "void_releases": float(service.conductor.ledger.void_releases),
+        }
+        | {f"prompts.{name}": float(count) for name, count in service.prompts.counts.items()},
+    )
+
+
+def live_series(service: Service) -> wire.Series:
+    """GET /series?window=live: the ring, oldest first."""
+    now, wall = service.clock.now(), service.clock.wall()
+    slo = service.conductor.tunables.slo
+    points = [
+        _point(b, wall - timedelta(seconds=now - b.start_s)) for b in service.live.buckets(now)
+    ]
+    return wire.Series(
+        window="live", step_s=STEP_S, points=points, ttft_slo_s=slo.ttft_s, tbt_slo_s=slo.tbt_s
+    )
+
+
+def _point(b: Bucket, at: datetime) -> wire.SeriesPoint:
+    return wire.SeriesPoint(
+        at=at,
+        requests=b.decisions,
+        rejected=b.rejected,
+        finished=b.finished,
+        errors=b.errors,
+        aborted=b.aborted,
+        ttft_s=quantiles(b.ttft),
+        tbt_s=quantiles(b.tbt),
+        hit_achieved=b.hit_achieved,
+        hit_reachable=b.hit_reachable,
+        hit_reported=b.hit_reported,
+        prompt_tokens=b.prompt_tokens,
+        output_tokens=b.output_tokens,
+        inflight=b.inflight,
+        queued_tokens=b.queued_tokens,
+        per_node={str(node): n for node, n in b.per_node.items()},
+        load={str(node): load for node, load in b.load.items()},
+    )
+
+
+def tunables_view(service: Service) -> wire.TunablesView:
+    """GET /tunables."""
+    live = service.conductor
+    return wire.TunablesView(
+        revision=live.revision,
+        policy=live.policy.name,
+        items=[
+            wire.TunableView(
+                path=leaf.path,
+                value=leaf.value,
+                default=leaf.default,
+                unit=leaf.unit,
+                doc=leaf.doc,
+                source=leaf.source,
+                low=leaf.low,
+                high=leaf.high,
+                choices=_choices(leaf.path, leaf.choices),
+            )
+            for leaf in leaves(live.tunables)
+        ],
+        history=[
+            wire.RevisionView(
+                revision=r.revision,
+                base=r.base,
+                at=r.at,
+                author=r.author,
+                reason=r.reason,
+                changes={path: list(pair) for path, pair in r.changes.items()},
+            )
+            for r in service.revisions.history
+        ],
+    )
+
+
+def policy_list(service: Service) -> wire.PolicyList:
+    """GET /policies."""
+    found = [get_policy(name) for name in policy_names()]
+    return wire.PolicyList(
+        live=service.conductor.policy.name,
+        policies=[
+            wire.PolicyView(
+                name=p.name,
+                sense=p.sense,
+                source=p.source,
+                formula=p.doc.strip(),
+                leaves_out=p.leaves_out,
+            )
+            for p in found
+        ],
+    )
+
+
+def hot_prefixes(service: Service, limit: int) -> wire.HotPrefixes:
+    """GET /cache/hot."""
+    fleet, now = service.conductor.fleet, service.clock.now()
+    return wire.HotPrefixes(
+        prefixes=[
+            wire.HotPrefixView(
+                key=f"{hot.key:016x}",
+                blocks=hot.depth_blocks,
+                tokens=hot.tokens,
+                rate_per_s=hot.rate_per_s,
+                hits=float(hot.hits),
+                holders=[fleet.node_at(slot) for slot in hot.holders],
+            )
+            for hot in service.conductor.index.hot(now, limit)
+        ]
+    )
+
+
+def cache_tree(service: Service, root: str, budget: int) -> wire.CacheTree:
+    """GET /cache/tree; `root` is a cell's key, empty for the whole index."""
+    index = service.conductor.index
+    cells = index.tree(service.clock.now(), _key(root), budget=budget)
+    stats = index.stats()
+    return wire.CacheTree(
+        cells=[
+            wire.TreeCellView(
+                key=cell.key if isinstance(cell.key, str) else f"{cell.key:016x}",
+                parent="" if cell.parent is None else f"{cell.parent:016x}",
+                label=cell.label,
+                depth_tokens=cell.depth_tokens,
+                blocks=cell.blocks,
+                tokens=cell.tokens,
+                holders=cell.holders,
+                hits=float(cell.hits),
+                age_s=cell.age_s,
+            )
+            for cell in cells
+        ],
+        entries=stats.entries,
+        entries_max=stats.entries_max,
+        memory_bytes=stats.memory_bytes,
+    )
+
+
+def _key(text: str) -> int | None:
+    if not text:
+        return None
+    try:
+        return int(text, 16)
+    except ValueError:
+        raise BadRequest("must be 16 hex digits", field="root") from None
+
+
+def _choices(path: str, choices: Sequence[Any]) -> list[Any]:
+    return list(policy_names()) if path == "policy" else list(choices)

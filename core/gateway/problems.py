@@ -1,0 +1,70 @@
+"""What an operator should be told first, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from core.domain import Health, Trust
+
+if TYPE_CHECKING:
+    from core.gateway.service import Service
+
+LAG_S = 0.05
+
+
+def problems(service: Service) -> list[str]:
+    """Sentences, worst first; empty when all is well."""
+    return [*_fleet(service), *_process(service)]
+
+
+def _fleet(service: Service) -> list[str]:
+    conductor = service.conductor
+    fleet = conductor.fleet
+    if not len(fleet):
+        return ["no node is registered"]
+    found = []
+    dead = _names(service, Health.DEAD)
+    if len(dead) == len(fleet):
+        found.append("every node is dead: requests are refused with 503")
+    elif dead:
+        found.append(f"dead: {_listed(dead)}")
+    if conductor.breakers.panic:
+        found.append("too few nodes are available: breakers are ignored until some recover")
+    unknown = _names(service, Health.UNKNOWN)
+    if unknown:
+        found.append(f"never answered so far: {_listed(unknown)}")
+    doubted = [s.id for slot, s in fleet.slots() if conductor.trust.trust(slot) in _DOUBTED]
+    if doubted:
+        found.append(f"cache signal not believed: {_listed(doubted)}")
+    noted = [node for node in service.node_notes if fleet.has(node) and service.node_notes[node]]
+    found += [f"{node}: {service.node_notes[node][0]}" for node in noted]
+    return found
+
+
+def _process(service: Service) -> list[str]:
+    found = [
+        f"token ids of model {model} differ from the engine's: {detail}"
+        for model, detail in service.prompts.distrusted.items()
+    ]
+    counters = service.record_counters()
+    if counters is not None and not counters.available:
+        found.append(f"decisions cannot be stored: {counters.last_error}")
+    if counters is not None and counters.dropped:
+        found.append(f"{counters.dropped} records were dropped")
+    if service.upkeep.worst_lag_s > LAG_S:
+        found.append(f"the event loop was late by {service.upkeep.worst_lag_s * 1e3:.0f} ms")
+    return found
+
+
+_DOUBTED = (Trust.DEGRADED, Trust.OFF)
+
+
+def _names(service: Service, health: Health) -> Sequence[str]:
+    fleet = service.conductor.fleet
+    return [spec.id for spec in fleet.nodes() if fleet.health(spec.id) is health]
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -1,0 +1,162 @@
+"""The road of one OpenAI request: take in, decide, attempt, perhaps again, answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from core.domain import NodeId, Rejection
+from core.errors import ConductorError, Overloaded
+from core.gateway import errors
+from core.gateway.attempt import Attempt, AttemptFailed, Retry
+from core.gateway.exchange import ClientGone, Exchange
+from core.gateway.flights import Flight, Interrupt
+from core.gateway.intake import Intake, take_in
+
+if TYPE_CHECKING:
+    from core.gateway.service import Service
+
+log = logging.getLogger("conductor.gateway")
+
+Work = Callable[["Service", Exchange, Flight], Awaitable[None]]
+
+
+async def guarded(service: Service, exchange: Exchange, work: Work) -> None:
+    """Run `work` as a flight: admitted, bounded, interruptible, with an answer for its errors."""
+    task = asyncio.current_task()
+    assert task is not None
+    number, flight = service.flights.enter(task)
+    own_name = service.claim(exchange)
+    try:
+        try:
+            _admit(service)
+            await work(service, exchange, flight)
+        except ClientGone:
+            service.counters["client_gone"] += 1
+        except ConductorError as error:
+            await exchange.fail(error)
+        except Exception as error:
+            log.exception("request %s failed", exchange.request_id)
+            service.counters["internal_errors"] += 1
+            exchange.cut() if exchange.started else await exchange.fail(error)
+    except asyncio.CancelledError:
+        why = flight.handled()
+        if why is Interrupt.NONE:
+            raise
+        await _late_end(exchange, why)
+    finally:
+        exchange.unwatch()
+        service.flights.leave(number)
+        service.release(own_name)
+
+
+def _admit(service: Service) -> None:
+    if service.stopping:
+        raise Overloaded("the scheduler is stopping", retry_after_s=1)
+    if len(service.flights) > service.limits.requests_max:
+        raise Overloaded("too many requests in flight", retry_after_s=1)
+
+
+async def _late_end(exchange: Exchange, why: Interrupt) -> None:
+    """A wait outside of any attempt was ended: while reading the body, or between attempts."""
+    if exchange.started or why is Interrupt.CLIENT_GONE:
+        return
+    if why is Interrupt.SHUTDOWN:
+        body = errors.error_body(503, "the scheduler is stopping", code="stopping")
+        await exchange.refuse(503, body, 1.0)
+        return
+    body = errors.error_body(408, "the request's body did not arrive in time", code="timeout")
+    await exchange.refuse(408, body)
+
+
+async def read_body(service: Service, exchange: Exchange, flight: Flight) -> bytes:
+    """The body, within its limits; from here on the client's leaving interrupts the flight."""
+    flight.wait(service.clock.now() + service.limits.body_timeout_s, Interrupt.BODY_TIMEOUT)
+    raw = await exchange.body(service.limits)
+    flight.rest()
+    exchange.watch(flight)
+    return raw
+
+
+async def completion(service: Service, exchange: Exchange, flight: Flight) -> None:
+    """POST /v1/chat/completions and /v1/completions."""
+    arrived_s = service.clock.now()
+    raw = await read_body(service, exchange, flight)
+    intake = await take_in(
+        exchange,
+        raw,
+        conductor=service.conductor,
+        prompts=service.prompts,
+        names=service.names,
+        lengths=service.lengths,
+        ask_usage=service.limits.ask_usage,
+    )
+    await serve(service, exchange, flight, intake, arrived_s=arrived_s)
+
+
+async def serve(
+    service: Service, exchange: Exchange, flight: Flight, intake: Intake, *, arrived_s: float
+) -> None:
+    """Attempts until one answers, nobody is left, or the budget says no."""
+    service.budget.request(arrived_s)
+    tried: frozenset[NodeId] = frozenset()
+    last: AttemptFailed | None = None
+    for number in range(1 + service.limits.retries_max):
+        request = intake.request if not tried else intake.without(tried)
+        decided = service.decide(request)
+        if isinstance(decided, Rejection):
+            if last is None:
+                await _reject(exchange, decided)
+                return
+            break
+        with service.hold(decided) as held:
+            attempt = Attempt(service, exchange, intake, flight, held, arrived_s=arrived_s)
+            try:
+                outcome = await attempt.run()
+            except AttemptFailed as failed:
+                held.finish(failed.outcome)
+                last = failed
+            else:
+                held.finish(outcome)
+                _learn_length(service, intake, outcome.prompt_tokens)
+                return
+        tried |= last.suspects
+        if not await _may_retry(service, last, number):
+            break
+    assert last is not None
+    await _give_up(exchange, last, decided.id)
+
+
+async def _may_retry(service: Service, failed: AttemptFailed, number: int) -> bool:
+    """Whether to try elsewhere; waits for the back-off where the node is not simply gone."""
+    if failed.retry is Retry.NO or number >= service.limits.retries_max:
+        return False
+    if failed.retry is Retry.BUDGETED:
+        if not service.budget.allow(service.clock.now()):
+            service.counters["retries.refused"] += 1
+            return False
+        delay_s = service.limits.retry_backoff_s * 2**number * service.rng.random()
+        await asyncio.sleep(delay_s)
+    service.counters[f"retries.{failed.retry.value}"] += 1
+    return True
+
+
+async def _reject(exchange: Exchange, rejection: Rejection) -> None:
+    status, body, retry_after_s = errors.from_rejection(rejection)
+    await exchange.refuse(status, body, retry_after_s)
+
+
+async def _give_up(exchange: Exchange, failed: AttemptFailed, decision_id: str) -> None:
+    """The last failure is the answer: the engine's own words where it had any."""
+    if failed.answer is not None:
+        await failed.answer.pass_on(exchange)
+        return
+    body = errors.from_fault(failed.fault, request_id=exchange.request_id, decision_id=decision_id)
+    await exchange.refuse(failed.fault.status, body)
+
+
+def _learn_length(service: Service, intake: Intake, prompt_tokens: int | None) -> None:
+    if prompt_tokens and intake.prompt is not None:
+        service.prompts.observe(intake.base, intake.prompt, prompt_tokens)

@@ -1,0 +1,338 @@
+"""What the routes share: the conductor, the engines' adapters, records, statistics, upkeep.
+
+`core.wiring` builds one Service a process and enters it; everything in it belongs to the event
+loop that entered it. Nothing here waits for the database: records go to a bounded queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from time import perf_counter
+from types import TracebackType
+from typing import Literal, Protocol, Self
+
+from core.audit import OpenDecision, Recorder
+from core.clock import Clock
+from core.conductor import Conductor
+from core.domain import (
+    Decision,
+    EngineKind,
+    NodeId,
+    NodeSpec,
+    Outcome,
+    OutcomeKind,
+    Rejection,
+    Request,
+)
+from core.engines.base import EngineAdapter
+from core.engines.registry import adapters
+from core.errors import Invalid
+from core.fleet.ledger import Reservation
+from core.gateway.budget import RetryBudget
+from core.gateway.elsewhere import Elsewhere
+from core.gateway.engine_tokens import EngineTokenizer
+from core.gateway.exchange import Exchange
+from core.gateway.flights import Flights, Interrupt
+from core.gateway.held import Held
+from core.gateway.indexer import Indexer
+from core.gateway.intake import Names, OutputLengths
+from core.gateway.limits import Limits
+from core.gateway.live import Live
+from core.gateway.problems import problems
+from core.gateway.revisions import Revisions
+from core.gateway.upkeep import Upkeep
+from core.gateway.upstream import Upstream, make_session
+from core.ports import RecordSink, RecordStore, SinkCounters
+from core.prompt import Prompts
+
+
+class FleetControl(Protocol):
+    """Adds and removes nodes at run time, with their probes and event streams."""
+
+    async def add(self, spec: NodeSpec) -> object:
+        """Register the node and start watching it; Conflict for a known id."""
+        ...
+
+    async def remove(self, node: NodeId) -> object:
+        """Stop watching the node and take it out; NotFound for an unknown id."""
+        ...
+
+    def poke(self, node: NodeId) -> None:
+        """Probe the node now: traffic saw it fail."""
+        ...
+
+    def bootstrap_port(self, node: NodeId) -> int | None:
+        """Where a prefill node of a paired flow is met; None where not known."""
+        ...
+
+
+class Service:
+    """One scheduler process behind its HTTP routes. An async context manager.
+
+    conductor, clock, prompts, recorder: built by wiring. sink: where the recorder sends its
+    values, asked for counters. store: reads stored decisions, None without a database. fleet:
+    starts and stops node supervisors; None registers nodes with the conductor only (whoever
+    embeds the service then reports their health). rng: back-off jitter
+    and request ids. node_notes: what supervisors want an operator to know, by node.
+    """
+
+    def __init__(
+        self,
+        *,
+        conductor: Conductor,
+        clock: Clock,
+        prompts: Prompts,
+        recorder: Recorder | None = None,
+        sink: RecordSink | None = None,
+        store: RecordStore | None = None,
+        fleet: FleetControl | None = None,
+        engines: Mapping[EngineKind, EngineAdapter] | None = None,
+        limits: Limits | None = None,
+        rng: random.Random | None = None,
+        version: str = "",
+        node_notes: Mapping[NodeId, Sequence[str]] | None = None,
+    ) -> None:
+        self.conductor = conductor
+        self.clock = clock
+        self.prompts = prompts
+        self.recorder = recorder
+        self.sink = sink
+        self.store = store
+        self.fleet = fleet
+        self.engines = dict(engines or adapters())
+        self.limits = limits or Limits()
+        self.rng = rng or random.Random()
+        self.version = version
+        self.node_notes = node_notes if node_notes is not None else {}
+        now = clock.now()
+        self.started_s, self.started_at = now, clock.wall()
+        self.budget = RetryBudget(share=self.limits.retry_share, minimum=self.limits.retry_min)
+        self.flights = Flights()
+        self.live = Live(now)
+        self.names = Names(conductor)
+        self.lengths = OutputLengths()
+        self.elsewhere = Elsewhere(self)
+        self.indexer = Indexer(self)
+        self.revisions = Revisions(conductor, clock)
+        self.upkeep = Upkeep(self)
+        self.counters: Counter[str] = Counter()
+        self.stopping = False
+        self._ids = 0
+        self._active: set[str] = set()
+        self._upstream: Upstream | None = None
+        self._stack = AsyncExitStack()
+        if prompts.remote is None:
+            prompts.remote = EngineTokenizer(self).ids
+
+    # -- life ------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        session = await self._stack.enter_async_context(make_session(self.limits))
+        self._upstream = Upstream(session)
+        self._stack.push_async_callback(self.upkeep.stop)
+        self.upkeep.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stopping = True
+        for flight in self.flights:
+            flight.interrupt(Interrupt.SHUTDOWN)
+        deadline = self.clock.now() + 5.0
+        while len(self.flights) and self.clock.now() < deadline:
+            await asyncio.sleep(0.01)
+        self.elsewhere.abandon()
+        await self._stack.aclose()
+        self.prompts.close()
+
+    def stop_accepting(self) -> None:
+        """Begin to drain: not ready any more, new work is refused, streams go on."""
+        self.stopping = True
+
+    @property
+    def upstream(self) -> Upstream:
+        """Sends requests to engines; only inside the service's context."""
+        assert self._upstream is not None, "enter the service first"
+        return self._upstream
+
+    # -- requests --------------------------------------------------------------------------
+
+    def new_request_id(self) -> str:
+        """An id for a request that brings none."""
+        self._ids += 1
+        return f"{self.rng.getrandbits(48):012x}{self._ids & 0xFFFF:04x}"
+
+    def claim(self, exchange: Exchange) -> str:
+        """Make the exchange's request id unique among those in flight; give it to `release`."""
+        name = exchange.request_id
+        if name in self._active:
+            name = exchange.request_id = f"{name}-{self.new_request_id()}"
+        self._active.add(name)
+        return name
+
+    def release(self, name: str) -> None:
+        """The request of that id is over."""
+        self._active.discard(name)
+
+    def decide(self, request: Request, *, what_if: bool = False) -> Decision | Rejection:
+        """Decide, count and record; a decision counts as load once it is held.
+
+        what_if: only ask; nothing is counted as traffic, nothing recorded.
+        """
+        began = perf_counter()
+        now = self.clock.now()
+        decided = self.conductor.decide(request, now)
+        took = perf_counter() - began
+        if what_if:
+            self.counters["what_if"] += 1
+        elif isinstance(decided, Rejection):
+            self.live.rejected(took, now)
+            self.counters[f"rejected.{decided.code}"] += 1
+            if self.recorder is not None:
+                self.recorder.decision(decided, self.clock.wall())
+        else:
+            self.live.placed(decided, took, now)
+            self.counters[f"signal.{decided.signal}"] += 1
+        return decided
+
+    def hold(self, decision: Decision) -> Held:
+        """Count a decision's load from now, and record it, until the Held is finished."""
+        reservation = self.conductor.begin(decision, self.clock.now())
+        opened = None
+        if self.recorder is not None:
+            opened = self.recorder.decision(decision, self.clock.wall())
+        return Held(self, decision, reservation, opened)
+
+    def close(
+        self, d: Decision, reservation: Reservation, opened: OpenDecision | None, outcome: Outcome
+    ) -> None:
+        """End a held decision: give load back, record, count, learn. For Held."""
+        now = self.clock.now()
+        reservation.finish(outcome, now)
+        if opened is not None and self.recorder is not None:
+            self.recorder.outcome(opened, outcome, self.clock.wall())
+        if outcome.failed_node is not None:
+            self.suspect(outcome.failed_node)
+        self.live.finished(d, outcome, now, good=self._met_limits(d.request, outcome))
+        self.counters[f"outcome.{outcome.kind}"] += 1
+        if outcome.kind is OutcomeKind.OK and outcome.output_tokens:
+            self.lengths.observe(d.request.model, outcome.output_tokens)
+
+    def _met_limits(self, r: Request, o: Outcome) -> bool:
+        slo = self.conductor.tunables.slo
+        late = o.ttft_s is not None and o.ttft_s > (r.ttft_slo_s or slo.ttft_s)
+        slow = o.tbt_s is not None and o.tbt_s > (r.tbt_slo_s or slo.tbt_s)
+        return o.kind is OutcomeKind.OK and not late and not slow
+
+    def record_counters(self) -> SinkCounters | None:
+        """Figures of the record sink, with what waits or was dropped in front of it."""
+        if self.sink is None:
+            return None
+        found = self.sink.counters()
+        if self.recorder is None:
+            return found
+        return replace(
+            found,
+            queued=found.queued + self.recorder.depth,
+            dropped=found.dropped + self.recorder.dropped + self.recorder.failed,
+            last_error=found.last_error or self.recorder.last_error,
+        )
+
+    def problems(self) -> list[str]:
+        """Sentences about what is wrong now, worst first; empty when all is well."""
+        return problems(self)
+
+    # -- nodes -----------------------------------------------------------------------------
+
+    def adapter(self, spec: NodeSpec) -> EngineAdapter:
+        """The adapter of a node's engine family."""
+        return self.engines[spec.engine]
+
+    async def add_node(self, spec: NodeSpec) -> None:
+        """Register a node at run time. Conflict for a known id."""
+        if self.fleet is not None:
+            await self.fleet.add(spec)
+        else:
+            self.conductor.register(spec, self.clock.now())
+        self._record_node(spec, "active")
+
+    async def remove_node(self, node: NodeId) -> None:
+        """Take a node out; requests on it go on. NotFound for an unknown id."""
+        spec = self.conductor.fleet.spec(node)
+        if self.fleet is not None:
+            await self.fleet.remove(node)
+        else:
+            self.conductor.remove(node, self.clock.now())
+        self._record_node(spec, "removed")
+
+    def suspect(self, node: NodeId) -> None:
+        """Traffic saw the node fail: have it probed now."""
+        if self.fleet is not None:
+            self.fleet.poke(node)
+
+    def bootstrap_port(self, node: NodeId) -> int | None:
+        """Where a prefill node of a paired flow is met; None where not known."""
+        return self.fleet.bootstrap_port(node) if self.fleet is not None else None
+
+    def drain_node(self, node: NodeId, on: bool, *, reason: str = "", author: str = "") -> None:
+        """Stop (or resume) placing requests on a node; recorded with its reason."""
+        spec = self.conductor.fleet.spec(node)
+        self.conductor.drain(node, on, self.clock.now())
+        self._record_node(spec, "draining" if on else "active")
+        data = {"reason": reason, "actor": author}
+        self.record_event("node.draining" if on else "node.resumed", node, data)
+
+    def switch_breaker(
+        self,
+        node: NodeId,
+        action: Literal["trip", "reset", "hold"],
+        *,
+        reason: str,
+        author: str,
+        seconds: float | None,
+    ) -> None:
+        """An operator takes a node out, closes its breaker, or keeps it closed for a time."""
+        slot, now = self.conductor.fleet.slot(node), self.clock.now()
+        board = self.conductor.breakers
+        if action == "trip":
+            events = board.trip(slot, now, reason=reason, actor=author, for_s=seconds)
+        elif action == "reset":
+            events = board.reset(slot, now, reason=reason, actor=author)
+        elif seconds is None:
+            raise Invalid("seconds: how long the breaker is to be kept closed", field="seconds")
+        else:
+            events = board.reset(slot, now, reason=reason, actor=author, hold_s=seconds)
+        for event in events:
+            self.conductor.note(event)
+
+    def change_tunables(
+        self, changes: Mapping[str, object], *, base: int, reason: str, author: str
+    ) -> None:
+        """Apply a change of live parameters as a new revision, recorded with its reason."""
+        made = self.revisions.change(changes, base=base, reason=reason, author=author)
+        data = {
+            "revision": made.revision,
+            "base": made.base,
+            "author": made.author,
+            "reason": made.reason,
+            "changes": {path: list(pair) for path, pair in made.changes.items()},
+        }
+        self.record_event("tunables.changed", "", data)
+
+    def record_event(self, kind: str, node: str, data: Mapping[str, object]) -> None:
+        """Keep a transition, if anybody keeps them."""
+        if self.recorder is not None:
+            self.recorder.event(kind, node, data, self.clock.wall())
+
+    def _record_node(self, spec: NodeSpec, state: str) -> None:
+        if self.recorder is not None:
+            self.recorder.node(spec, state, self.clock.wall())
