@@ -32,6 +32,7 @@ from core.domain import (
     Rejection,
     Telemetry,
 )
+from core.fleet.transition import TransitionEvent
 from core.ports import DecisionRecord, OutcomeRecord, RecordSink
 from core.tunables import Slo
 
@@ -185,6 +186,20 @@ class Recorder:
     def event(self, kind: str, node: str, data: Mapping[str, Any], at: datetime) -> None:
         """Record a transition, e.g. kind ``breaker.opened``."""
         self._put(self._sink.put_event, kind, node, data, at)
+
+    def transition(self, event: TransitionEvent, at: datetime) -> None:
+        """Record a state machine's transition as kind ``machine.after``, e.g. ``trust.degraded``."""
+        data = {
+            "before": event.before,
+            "cause": event.cause,
+            "reason": event.reason,
+            "actor": event.actor,
+            **event.data,
+        }
+        if event.until_s is not None:
+            data["ends_in_s"] = round(event.until_s - event.now_s, 3)
+        kept = {name: value for name, value in data.items() if value != ""}
+        self.event(f"{event.machine}.{event.after}", event.node or "", kept, at)
 
     def node(self, spec: NodeSpec, state: str, at: datetime) -> None:
         """Record a node as registered, and its state: active, draining or removed."""

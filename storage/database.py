@@ -5,6 +5,7 @@ SQLite runs in WAL mode, so that readers never wait for the writer nor the write
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ AWAY = (OperationalError, InterfaceError, PoolTimeout, OSError)
 """Errors that say nothing about the rows: the database is away, locked, full or not migrated."""
 
 _BUSY_MS = 5_000
-_CACHE_KIB = 16_384
+_SHARED = ("cache_size=-16384", "temp_store=MEMORY")
 
 
 def parse_url(database_url: str) -> URL:
@@ -44,15 +45,19 @@ def parse_url(database_url: str) -> URL:
     return url
 
 
-def writer_engine(database_url: str) -> Engine:
-    """An engine with one connection. For SQLite, connecting makes the file and its folder."""
+def writer_engine(database_url: str, *, busy_ms: int = _BUSY_MS) -> Engine:
+    """An engine with one connection. For SQLite, connecting makes the file and its folder.
+
+    `busy_ms`: how long a statement waits for another writer of the same SQLite file.
+    """
     url = parse_url(database_url)
     if url.get_backend_name() != "sqlite":
         return create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True)
     folder = Path(str(url.database)).parent
     engine = create_engine(url, pool_size=1, max_overflow=0)
     event.listen(engine, "do_connect", lambda *_: folder.mkdir(parents=True, exist_ok=True))
-    event.listen(engine, "connect", _set_up_writer)
+    settings = ("journal_mode=WAL", "synchronous=NORMAL")
+    event.listen(engine, "connect", _pragmas(f"busy_timeout={busy_ms}", *settings, *_SHARED))
     return engine
 
 
@@ -70,33 +75,17 @@ def reader_engine(database_url: str, *, connections: int = 4) -> Engine:
     path = Path(str(url.database)).absolute().as_uri()
     read_only = url.set(database=path, query={"mode": "ro", "uri": "true"})
     engine = create_engine(read_only, pool_size=connections, max_overflow=0)
-    event.listen(engine, "connect", _set_up_reader)
+    event.listen(engine, "connect", _pragmas(f"busy_timeout={_BUSY_MS}", "query_only=ON", *_SHARED))
     return engine
 
 
-def _set_up_writer(connection: Any, _entry: ConnectionPoolEntry) -> None:
-    _pragmas(
-        connection,
-        f"busy_timeout={_BUSY_MS}",
-        "journal_mode=WAL",
-        "synchronous=NORMAL",
-        f"cache_size=-{_CACHE_KIB}",
-        "temp_store=MEMORY",
-    )
+def _pragmas(*settings: str) -> Callable[[Any, ConnectionPoolEntry], None]:
+    """A listener that applies the settings to each new connection, in their order."""
 
+    def apply(connection: Any, _entry: ConnectionPoolEntry) -> None:
+        cursor = connection.cursor()
+        for setting in settings:
+            cursor.execute(f"PRAGMA {setting}")
+        cursor.close()
 
-def _set_up_reader(connection: Any, _entry: ConnectionPoolEntry) -> None:
-    _pragmas(
-        connection,
-        f"busy_timeout={_BUSY_MS}",
-        "query_only=ON",
-        f"cache_size=-{_CACHE_KIB}",
-        "temp_store=MEMORY",
-    )
-
-
-def _pragmas(connection: Any, *settings: str) -> None:
-    cursor = connection.cursor()
-    for setting in settings:
-        cursor.execute(f"PRAGMA {setting}")
-    cursor.close()
+    return apply

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, case, func, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, case, func, literal, select
 
 from core.errors import BadRequest
 from core.ports import NodeShare, TimeBucket
@@ -165,4 +165,5 @@ def _percentiles(name: str, values: Floats) -> dict[str, float]:
 
 
 def _bucket(at_us: ColumnElement[int], step_us: int) -> ColumnElement[int]:
-    return (at_us // step_us).label("bucket")
+    # Written into the statement: databases must see the same expression in SELECT and GROUP BY.
+    return (at_us // literal(step_us, literal_execute=True)).label("bucket")

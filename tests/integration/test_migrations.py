@@ -1,0 +1,123 @@
+"""Migrations: empty to head, every step down and up, head equals the models, no half steps."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine, inspect, text
+
+from core.errors import StoreError
+from storage import migrate
+from storage.database import writer_engine
+from storage.models import metadata
+from storage.store import open_storage
+
+DATABASES = ["sqlite", *os.environ.get("CONDUCTOR_TEST_DATABASES", "").split()]
+
+
+@pytest.fixture(params=DATABASES, ids=lambda url: url.partition(":")[0])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'records.db'}"
+        return
+    migrate.upgrade(request.param)
+    migrate.downgrade(request.param, "base")
+    yield str(request.param)
+
+
+def steps() -> list[str]:
+    """Versions, oldest first."""
+    scripts = ScriptDirectory.from_config(migrate._config())
+    return [script.revision for script in scripts.walk_revisions()][::-1]
+
+
+def tables(url: str) -> set[str]:
+    engine = create_engine(url)
+    found = set(inspect(engine).get_table_names())
+    engine.dispose()
+    return found - {"alembic_version"}
+
+
+def test_empty_to_head_equals_the_models(url):
+    assert migrate.current(url) is None
+    assert migrate.upgrade(url) == migrate.head()
+    assert migrate.current(url) == migrate.head()
+    assert migrate.differences(url) == []
+    assert tables(url) == set(metadata.tables)
+
+
+def test_a_difference_would_be_noticed(url):
+    migrate.upgrade(url)
+    engine = writer_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE decisions ADD COLUMN stray INTEGER"))
+        connection.execute(text("DROP INDEX ix_decisions_request_id"))
+    engine.dispose()
+    kinds = {change[0] for change in migrate.differences(url)}
+    assert kinds == {"remove_column", "add_index"}
+
+
+def test_every_step_goes_down_and_up_again(url):
+    migrate.upgrade(url)
+    for below in ["base", *steps()[:-1]][::-1]:
+        migrate.downgrade(url, below)
+        assert migrate.current(url) == (None if below == "base" else below)
+        migrate.upgrade(url)
+        assert migrate.differences(url) == []
+        migrate.downgrade(url, below)
+    assert tables(url) == set()
+
+
+def test_upgrading_again_changes_nothing(url):
+    migrate.upgrade(url)
+    assert migrate.upgrade(url) == migrate.head()
+    assert migrate.differences(url) == []
+
+
+def test_many_at_once_migrate_once(url):
+    failures: list[Exception] = []
+    start = threading.Barrier(4)
+
+    def go() -> None:
+        start.wait()
+        try:
+            migrate.upgrade(url)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=go) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert migrate.differences(url) == []
+
+
+def test_a_schema_of_a_newer_release_is_refused(url):
+    migrate.upgrade(url)
+    engine = writer_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    engine.dispose()
+    with pytest.raises(migrate.SchemaMismatch, match="does not fit this release"):
+        migrate.upgrade(url)
+    with pytest.raises(StoreError, match="9999"):
+        open_storage(url)
+
+
+def test_a_step_that_fails_leaves_nothing_behind(tmp_path):
+    url = f"sqlite:///{tmp_path / 'records.db'}"
+    engine = writer_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE revisions (x INTEGER)"))
+    engine.dispose()
+    with pytest.raises(StoreError):
+        migrate.upgrade(url)
+    assert tables(url) == {"revisions"}
+    assert migrate.current(url) is None

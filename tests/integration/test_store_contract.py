@@ -1,0 +1,610 @@
+"""The contract of the record store, run against every database it supports.
+
+CONDUCTOR_TEST_DATABASES adds databases: URLs separated by spaces. Each must be empty or of a
+former run; it is emptied before every test.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import event
+
+from core.domain import EngineKind, EventEndpoints, LinkKind, NodeId, NodeSpec, Place, Telemetry
+from core.errors import BadRequest, Conflict, NotFound, StoreError
+from core.ports import (
+    Cursor,
+    DecisionQuery,
+    DecisionRecord,
+    OutcomeRecord,
+    RecordSink,
+    RecordStore,
+    RevisionRecord,
+    StoredDecision,
+)
+from storage import migrate
+from storage.store import Storage, Store, open_storage
+
+T0 = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+DATABASES = ["sqlite", *os.environ.get("CONDUCTOR_TEST_DATABASES", "").split()]
+HOSTILE = ["", "'", '"', "%", "_", "a%b", "'; DROP TABLE decisions; --", "\\", "é\u202e", "*"]
+
+
+@pytest.fixture(params=DATABASES, ids=lambda url: url.partition(":")[0])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'records.db'}"
+    migrate.upgrade(request.param)
+    migrate.downgrade(request.param, "base")
+    return str(request.param)
+
+
+@pytest.fixture
+def storage(url: str) -> Iterator[Storage]:
+    with open_storage(url) as opened:
+        yield opened
+
+
+def decision(number: int, **changes: Any) -> DecisionRecord:
+    fields: dict[str, Any] = {
+        "id": f"0197{number:06d}",
+        "at": T0 + timedelta(seconds=number),
+        "request_id": f"r-{number}",
+        "model": "m",
+        "policy": "min_ttft",
+        "revision": 1,
+        "prompt_tokens": 1000,
+        "signal": "exact",
+        "prefill_node": "p0",
+        "decode_node": "p0",
+        "match_tokens": 600,
+        "reachable_tokens": 600,
+    }
+    return DecisionRecord(**{**fields, **changes})
+
+
+def rejected(number: int, **changes: Any) -> DecisionRecord:
+    nowhere = {"prefill_node": None, "decode_node": None, "match_tokens": 0, "signal": ""}
+    return decision(number, **{**nowhere, "status": 429, "code": "predicted_ttft_slo", **changes})
+
+
+def outcome(number: int, **changes: Any) -> OutcomeRecord:
+    at = T0 + timedelta(seconds=number)
+    fields: dict[str, Any] = {
+        "decision_id": f"0197{number:06d}",
+        "decided_at": at,
+        "finished_at": at + timedelta(seconds=2),
+        "kind": "ok",
+    }
+    return OutcomeRecord(**{**fields, **changes})
+
+
+def keep(storage: Storage, *records: DecisionRecord | OutcomeRecord) -> Store:
+    for record in records:
+        if isinstance(record, DecisionRecord):
+            storage.sink.put_decision(record)
+        else:
+            storage.sink.put_outcome(record)
+    assert storage.sink.flush()
+    assert storage.sink.counters().dropped == 0
+    return storage.store
+
+
+def numbers(rows: tuple[StoredDecision, ...]) -> list[int]:
+    return [int(row.decision.id[4:]) for row in rows]
+
+
+def found(store: Store, **query: Any) -> list[int]:
+    return numbers(store.decisions(DecisionQuery(**query)).rows)
+
+
+def test_the_two_sides_fit_the_ports(storage):
+    sink: RecordSink = storage.sink
+    store: RecordStore = storage.store
+    assert sink.counters().available and store.counts().decisions == 0
+
+
+def test_a_record_comes_back_as_it_was_put(storage):
+    full = DecisionRecord(
+        id="0197-x",
+        at=T0 + timedelta(microseconds=123_457),
+        request_id="r-é",
+        model="m",
+        policy="min_ttft",
+        revision=3,
+        prompt_tokens=2_000_000,
+        output_tokens_expected=77,
+        attempt=2,
+        adapter="sql-lora",
+        tenant="acme",
+        priority=-1,
+        session="0123456789abcdef",
+        signal="approximate",
+        status=503,
+        code="no_candidates",
+        message='it\'s "all" down\n',
+        retry_after_s=1.5,
+        prefill_node="p0",
+        decode_node="d0",
+        match_tokens=1,
+        reachable_tokens=2,
+        prefix_tokens=3,
+        fetch_from="p1",
+        fetch_tokens=4,
+        predicted_queue_s=0.1,
+        predicted_transfer_s=0.000001,
+        predicted_prefill_s=1234.567891,
+        predicted_ttft_s=3.0,
+        predicted_tbt_s=0.0,
+        ttft_slo_s=30.0,
+        tbt_slo_s=0.2,
+        tied=5,
+        notes="one\ntwo",
+        excluded='{"role":["d0"]}',
+        decode_excluded='{"draining":["d1"]}',
+        candidates='{"s":"min"}',
+        decode_candidates='{"s":"max"}',
+    )
+    ended = OutcomeRecord(
+        decision_id="0197-x",
+        decided_at=full.at,
+        finished_at=T0 + timedelta(seconds=9),
+        kind="engine_error",
+        ttft_s=0.5,
+        tbt_s=0.02,
+        tpot_s=0.01,
+        e2e_s=8.0,
+        prompt_tokens=2_000_000,
+        cached_tokens=0,
+        output_tokens=12,
+        slo_missed="ttft+tbt",
+        status=502,
+        error="broke",
+    )
+    assert keep(storage, full, ended).decision("0197-x") == StoredDecision(full, ended)
+
+
+def test_an_outcome_may_come_first_and_one_decision_has_one(storage):
+    store = keep(storage, outcome(1, kind="timeout"))
+    assert found(store) == []
+    assert store.counts().outcomes == 1
+    keep(storage, decision(1), outcome(1, kind="ok"))
+    stored = store.decision("0197000001")
+    assert stored.outcome is not None and stored.outcome.kind == "timeout", "the first one stays"
+
+
+def test_pages_are_newest_first_and_complete(storage):
+    store = keep(storage, *(decision(n) for n in random.Random(1).sample(range(25), 25)))
+    seen: list[int] = []
+    before: Cursor | None = None
+    sizes = []
+    while True:
+        page = store.decisions(DecisionQuery(), before=before, limit=10)
+        seen += numbers(page.rows)
+        sizes.append(len(page.rows))
+        if page.next is None:
+            break
+        before = page.next
+    assert seen == list(range(24, -1, -1))
+    assert sizes == [10, 10, 5]
+
+
+def test_pages_split_equal_times_without_loss(storage):
+    store = keep(storage, *(decision(n, at=T0) for n in range(7)))
+    first = store.decisions(DecisionQuery(), limit=3)
+    second = store.decisions(DecisionQuery(), before=first.next, limit=4)
+    assert numbers(first.rows) + numbers(second.rows) == [6, 5, 4, 3, 2, 1, 0]
+    assert second.next is None, "a page that is just full is the last one"
+
+
+def test_new_decisions_do_not_disturb_paging(storage):
+    store = keep(storage, *(decision(n) for n in range(6)))
+    first = store.decisions(DecisionQuery(), limit=3)
+    keep(storage, decision(7), decision(8))
+    second = store.decisions(DecisionQuery(), before=first.next, limit=3)
+    assert numbers(second.rows) == [2, 1, 0]
+
+
+def test_every_filter_finds_its_own(storage):
+    store = keep(
+        storage,
+        decision(0),
+        outcome(0),
+        decision(1, prefill_node="p1", decode_node="d1", policy="linear", revision=2),
+        outcome(1, kind="timeout", slo_missed="ttft"),
+        decision(2, prefill_node="p1", decode_node="p1", model="n", match_tokens=10),
+        outcome(2, slo_missed="tbt"),
+        rejected(3, tenant="acme"),
+        rejected(4, status=503, code="no_candidates"),
+        decision(5, prefill_node="d1", decode_node="d1", tenant="acme"),
+    )
+    assert found(store) == [5, 4, 3, 2, 1, 0]
+    assert found(store, node="p1") == [2, 1]
+    assert found(store, node="d1") == [5, 1], "prefill or decode"
+    assert found(store, policy="linear") == [1]
+    assert found(store, revision=1) == [5, 4, 3, 2, 0]
+    assert found(store, model="n") == [2]
+    assert found(store, tenant="acme") == [5, 3]
+    assert found(store, kind="ok") == [2, 0]
+    assert found(store, kind="timeout") == [1]
+    assert found(store, kind="client_abort") == []
+    assert found(store, kind="open") == [5], "placed, not ended; rejections never are"
+    assert found(store, code="*") == [4, 3]
+    assert found(store, code="no_candidates") == [4]
+    assert found(store, below_best_match=True) == [2], "rejections reuse nothing by nature"
+    assert found(store, slo_missed=True) == [2, 1]
+    assert found(store, slo_missed=True, kind="timeout") == [1]
+    assert found(store, slo_missed=True, node="d1") == [1]
+    assert found(store, text="r-2") == [2]
+    assert found(store, text="01970000") == [5, 4, 3, 2, 1, 0]
+    assert found(store, text="0197000003") == [3]
+    assert found(store, start=T0 + timedelta(seconds=2), end=T0 + timedelta(seconds=4)) == [3, 2]
+    assert found(store, node="p1", policy="linear", kind="timeout", slo_missed=True) == [1]
+    assert found(store, node="p1", policy="linear", kind="ok") == []
+
+
+def naive(rows: list[StoredDecision], q: DecisionQuery) -> list[int]:
+    """The filters again, row by row."""
+
+    def fits(d: DecisionRecord, o: OutcomeRecord | None) -> bool:
+        kind = "open" if o is None and d.placed else o.kind if o else None
+        return all(
+            (
+                q.start is None or d.at >= q.start,
+                q.end is None or d.at < q.end,
+                q.node is None or q.node in (d.prefill_node, d.decode_node),
+                q.policy is None or d.policy == q.policy,
+                q.model is None or d.model == q.model,
+                q.kind is None or kind == q.kind,
+                q.code is None or (not d.placed and q.code in ("*", d.code)),
+                not q.below_best_match or (d.placed and d.match_tokens < d.reachable_tokens),
+                not q.slo_missed or (o is not None and o.slo_missed != ""),
+            )
+        )
+
+    newest = sorted(rows, key=lambda row: (row.decision.at, row.decision.id), reverse=True)
+    return numbers(tuple(row for row in newest if fits(row.decision, row.outcome)))
+
+
+def mixed_rows(seed: int, count: int) -> list[StoredDecision]:
+    rng = random.Random(seed)
+    rows = []
+    for n in range(count):
+        at = T0 + timedelta(seconds=rng.randrange(30))
+        if rng.random() < 0.2:
+            code = rng.choice(["no_candidates", "predicted_ttft_slo"])
+            rows.append(StoredDecision(rejected(n, at=at, code=code)))
+            continue
+        d = decision(
+            n,
+            at=at,
+            prefill_node=rng.choice(["a", "b"]),
+            decode_node=rng.choice(["a", "b", "c"]),
+            policy=rng.choice(["x", "y"]),
+            model=rng.choice(["m", "n"]),
+            match_tokens=rng.choice([0, 600]),
+        )
+        kind = rng.choice(["ok", "ok", "ok", "timeout", "refused", None])
+        missed = rng.choice(["", "", "ttft", "ttft+tbt"])
+        o = outcome(n, decided_at=at, kind=kind, slo_missed=missed) if kind else None
+        rows.append(StoredDecision(d, o))
+    return rows
+
+
+queries = st.builds(
+    DecisionQuery,
+    start=st.none() | st.integers(0, 30).map(lambda s: T0 + timedelta(seconds=s)),
+    end=st.none() | st.integers(0, 30).map(lambda s: T0 + timedelta(seconds=s)),
+    node=st.none() | st.sampled_from(["a", "b", "c", "z"]),
+    policy=st.none() | st.sampled_from(["x", "y"]),
+    model=st.none() | st.sampled_from(["m", "n"]),
+    kind=st.none() | st.sampled_from(["ok", "timeout", "refused", "lost", "open"]),
+    code=st.none() | st.sampled_from(["*", "no_candidates"]),
+    below_best_match=st.booleans(),
+    slo_missed=st.booleans(),
+)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(query=queries, limit=st.integers(1, 20))
+def test_any_query_paged_equals_the_naive_filter(storage, query, limit):
+    rows = mixed_rows(seed=3, count=120)
+    if not storage.store.counts().decisions:
+        for row in rows:
+            keep(storage, row.decision, *([row.outcome] if row.outcome else []))
+    seen: list[int] = []
+    before: Cursor | None = None
+    while True:
+        page = storage.store.decisions(query, before=before, limit=limit)
+        seen += numbers(page.rows)
+        if page.next is None:
+            break
+        before = page.next
+    assert seen == naive(rows, query)
+
+
+def test_by_id_takes_a_unique_beginning(storage):
+    store = keep(storage, decision(1), decision(2), decision(2, id="01970000021"))
+    assert store.decision("0197000001").decision.request_id == "r-1"
+    assert store.decision("01970000021").decision.id == "01970000021"
+    assert store.decision("0197000002").decision.id == "0197000002", "whole id before longer ones"
+    with pytest.raises(BadRequest, match="more than one") as caught:
+        store.decision("0197")
+    assert caught.value.field == "id"
+    with pytest.raises(NotFound):
+        store.decision("0198")
+    with pytest.raises(BadRequest):
+        store.decision("")
+
+
+def test_a_request_with_retries_is_told_in_order(storage):
+    store = keep(
+        storage,
+        decision(1, request_id="r", attempt=1),
+        decision(0, request_id="r"),
+        outcome(0, kind="engine_error"),
+        outcome(1),
+        decision(2),
+    )
+    tries = store.by_request("r")
+    assert [(t.decision.attempt, t.outcome and t.outcome.kind) for t in tries] == [
+        (0, "engine_error"),
+        (1, "ok"),
+    ]
+    assert store.by_request("absent") == []
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_is_only_text(storage, text):
+    store = keep(storage, decision(1, tenant=text, request_id=text or "r"), decision(2))
+    assert store.decision("0197000001").decision.tenant == text
+    assert found(store, tenant=text) == ([1] if text else [2, 1])
+    if text:
+        assert found(store, text=text) == [1]
+    for field in ("node", "policy", "model", "code"):
+        assert found(store, **{field: f"{text}?"}) == []
+    assert store.events(kind=f"{text}*", node=text) == []
+
+
+def test_limits_and_kinds_are_checked_by_name(storage):
+    for limit in (0, 1001):
+        with pytest.raises(BadRequest, match="limit"):
+            storage.store.decisions(DecisionQuery(), limit=limit)
+    with pytest.raises(BadRequest, match="kind") as caught:
+        storage.store.decisions(DecisionQuery(kind="well"))
+    assert caught.value.field == "kind"
+
+
+def test_series_counts_sums_and_percentiles(storage):
+    rng = random.Random(5)
+    times = [rng.expovariate(2.0) for _ in range(50)]
+    records: list[DecisionRecord | OutcomeRecord] = []
+    for n, ttft_s in enumerate(times):
+        records += [
+            decision(n, prefill_node=f"p{n % 2}", match_tokens=100),
+            outcome(
+                n, ttft_s=ttft_s, tbt_s=0.01, prompt_tokens=1000, cached_tokens=90, output_tokens=7
+            ),
+        ]
+    records += [
+        rejected(50),
+        decision(51, match_tokens=0),
+        outcome(51, kind="timeout", slo_missed="ttft"),
+        decision(52),
+        outcome(52, kind="client_abort"),
+        decision(60, prompt_tokens=10),
+    ]
+    store = keep(storage, *records)
+    first, second = store.series(T0, T0 + timedelta(minutes=2))
+    assert (first.start, second.start) == (T0, T0 + timedelta(minutes=1))
+    assert (first.decisions, first.rejected, first.finished) == (53, 1, 52)
+    assert (first.failed, first.aborted, first.slo_missed) == (1, 1, 1)
+    assert (first.prompt_tokens, first.match_tokens) == (52_000, 50 * 100 + 600)
+    assert first.reachable_tokens == 52 * 600
+    assert (first.reported_prompt_tokens, first.cached_tokens) == (50_000, 4_500)
+    assert first.output_tokens == 350
+    assert first.per_node == {"p0": 27, "p1": 25}
+    got = [first.ttft_p50_s, first.ttft_p90_s, first.ttft_p99_s]
+    assert got == pytest.approx(list(np.quantile(times, [0.5, 0.9, 0.99])))
+    assert first.tbt_p50_s == 0.01
+    assert (second.decisions, second.finished, second.ttft_p50_s) == (1, 0, None)
+    assert second.prompt_tokens == 10
+
+
+def test_series_of_one_node_and_another_step(storage):
+    store = keep(
+        storage,
+        *(decision(n, prefill_node=f"p{n % 2}") for n in range(20)),
+        *(outcome(n, ttft_s=float(n)) for n in range(20)),
+    )
+    buckets = store.series(T0, T0 + timedelta(seconds=20), step_s=10, node="p1")
+    assert [(b.decisions, b.finished, b.ttft_p50_s) for b in buckets] == [(5, 5, 5.0), (5, 5, 15.0)]
+    assert store.series(T0 - timedelta(days=1), T0) == []
+    with pytest.raises(BadRequest, match="step_s"):
+        store.series(T0, T0 + timedelta(days=30), step_s=1)
+    with pytest.raises(BadRequest, match="step_s"):
+        store.series(T0, T0 + timedelta(days=1), step_s=0)
+
+
+def test_node_shares_count_placed_requests(storage):
+    store = keep(
+        storage,
+        *(decision(n, prefill_node="a", match_tokens=n) for n in range(3)),
+        decision(3, prefill_node="b"),
+        rejected(4),
+        decision(90, prefill_node="late"),
+    )
+    shares = store.node_shares(T0, T0 + timedelta(minutes=1))
+    assert [(s.node, s.decisions, s.prompt_tokens, s.match_tokens) for s in shares] == [
+        ("a", 3, 3000, 3),
+        ("b", 1, 1000, 600),
+    ]
+
+
+def test_telemetry_comes_back_in_order(storage):
+    reading = Telemetry(running=3, waiting=0, kv_usage=0.5, prompt_tokens_total=1e9)
+    for second in range(5):
+        at = T0 + timedelta(seconds=second)
+        storage.sink.put_telemetry("a", at, reading)
+        storage.sink.put_telemetry("b", at, Telemetry(running=second))
+    assert storage.sink.flush()
+    store, end = storage.store, T0 + timedelta(seconds=5)
+    assert len(store.telemetry(T0, end)) == 10
+    points = store.telemetry(T0 + timedelta(seconds=1), end, node="a")
+    assert [p.at.second for p in points] == [1, 2, 3, 4]
+    assert all(p.reading == reading and p.node == "a" for p in points)
+    newest = store.telemetry(T0, end, node="b", limit=2)
+    assert [p.reading.running for p in newest] == [3, 4]
+
+
+def test_events_are_found_by_kind_node_and_time(storage):
+    for second, (kind, node) in enumerate(
+        [("breaker.opened", "a"), ("breaker.closed", "a"), ("trust.degraded", "b")]
+    ):
+        at = T0 + timedelta(seconds=second)
+        storage.sink.put_event(kind, node, {"n": second, "deep": {"x": [1, None]}}, at)
+    assert storage.sink.flush()
+    store = storage.store
+    assert [e.data["n"] for e in store.events()] == [2, 1, 0]
+    assert [e.kind for e in store.events(kind="breaker.*")] == ["breaker.closed", "breaker.opened"]
+    assert [e.kind for e in store.events(kind="breaker.opened")] == ["breaker.opened"]
+    assert [e.node for e in store.events(node="b")] == ["b"]
+    assert [e.data["n"] for e in store.events(start=T0 + timedelta(seconds=1), limit=1)] == [2]
+    assert [e.data["n"] for e in store.events(end=T0 + timedelta(seconds=1))] == [0]
+    assert store.events()[0].data["deep"] == {"x": [1, None]}
+
+
+def test_nodes_come_back_whole(storage):
+    spec = NodeSpec(
+        id=NodeId("p0"),
+        url="http://p0:8000",
+        engine=EngineKind.SGLANG,
+        models=("m",),
+        adapters={"l": "m"},
+        place=Place(host="h", rack="r"),
+        links=(LinkKind.NVLINK, LinkKind.TCP),
+        events=EventEndpoints(live="tcp://p0:5557"),
+        tenants=frozenset({"acme", "beta"}),
+    )
+    storage.sink.put_node(spec, "active", T0)
+    storage.sink.put_node(spec, "removed", T0 + timedelta(hours=1))
+    assert storage.sink.flush()
+    (node,) = storage.store.nodes()
+    assert node.spec == spec and node.state == "removed"
+    assert (node.first_seen_at, node.updated_at) == (T0, T0 + timedelta(hours=1))
+
+
+def revision(number: int, base: int) -> RevisionRecord:
+    return RevisionRecord(
+        number=number,
+        base=base,
+        at=T0,
+        author="ada",
+        reason="less queueing",
+        changes={"linear.alpha": [0.5, 0.7]},
+        values={"policy": "linear"},
+    )
+
+
+def test_revisions_follow_one_another(storage):
+    store = storage.store
+    store.add_revision(revision(2, base=1))
+    store.add_revision(revision(3, base=2))
+    with pytest.raises(Conflict, match="not the newest"):
+        store.add_revision(revision(4, base=2))
+    with pytest.raises(Conflict, match="does not follow"):
+        store.add_revision(revision(3, base=3))
+    assert [r.number for r in store.revisions()] == [3, 2]
+    assert store.revisions(limit=1) == [revision(3, base=2)]
+
+
+def test_counts(storage):
+    store = keep(storage, decision(1), decision(2), outcome(1), rejected(3), outcome(9))
+    counts = store.counts()
+    assert (counts.decisions, counts.rejections, counts.outcomes) == (3, 1, 2)
+    assert counts.open == 1, "an outcome whose decision is not there yet closes nothing"
+
+
+def test_records_survive_a_new_start(url):
+    with open_storage(url) as one:
+        keep(one, decision(1), outcome(1))
+    with open_storage(url) as two:
+        keep(two, decision(2))
+        assert found(two.store) == [2, 1]
+
+
+def test_reading_while_the_writer_writes(storage):
+    store = keep(storage, *(decision(n) for n in range(100)))
+    for n in range(100, 3000):
+        storage.sink.put_decision(decision(n))
+        if n % 500 == 0:
+            rows = store.decisions(DecisionQuery(), limit=50).rows
+            assert numbers(rows) == sorted(numbers(rows), reverse=True)
+    assert storage.sink.flush(60)
+    assert store.counts().decisions == 3000
+
+
+def test_a_store_that_is_away_says_so_and_comes_back(tmp_path):
+    folder = tmp_path / "state"
+    folder.write_text("a file where the folder should be")
+    with open_storage(f"sqlite:///{folder / 'records.db'}") as storage:
+        storage.sink.put_decision(decision(1))
+        with pytest.raises(StoreError, match="cannot be read"):
+            storage.store.decisions(DecisionQuery())
+        with pytest.raises(StoreError):
+            storage.store.add_revision(revision(2, base=1))
+        folder.unlink()
+        assert storage.sink.flush(30)
+        assert found(storage.store) == [1]
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        ({}, "ix_decisions_at_us"),
+        ({"node": "p0"}, "ix_decisions_prefill_node_at_us"),
+        ({"code": "*"}, "ix_decisions_rejected_at_us"),
+        ({"below_best_match": True}, "ix_decisions_below_best_at_us"),
+        ({"kind": "timeout"}, "ix_outcomes_failed_decided_us"),
+        ({"slo_missed": True}, "ix_outcomes_slo_missed_decided_us"),
+        ({"kind": "timeout", "node": "p0"}, "ix_outcomes_failed_decided_us"),
+    ],
+)
+def test_pages_walk_the_index_meant_for_them(tmp_path, query, index):
+    url = f"sqlite:///{tmp_path / 'plans.db'}"
+    with open_storage(url) as storage:
+        keep(storage, *(decision(n) for n in range(50)), *(outcome(n) for n in range(50)))
+        plans = _plans(storage.store, DecisionQuery(**query))
+    assert f"INDEX {index} " in plans[0] + " ", plans
+    assert not any("SCAN" in step and "INDEX" not in step for step in plans), plans
+
+
+def _plans(store: Store, query: DecisionQuery) -> list[str]:
+    """SQLite's plan of the first statement of a page, outermost loop first."""
+    plans: list[list[str]] = []
+
+    def explain(connection, cursor, statement, parameters, context, executemany):
+        if statement.startswith("SELECT"):
+            rows = connection.connection.cursor().execute(
+                f"EXPLAIN QUERY PLAN {statement}", parameters
+            )
+            plans.append([row[3] for row in rows])
+
+    engine = store._reader
+    event.listen(engine, "before_cursor_execute", explain)
+    store.decisions(query)
+    event.remove(engine, "before_cursor_execute", explain)
+    return plans[0]
