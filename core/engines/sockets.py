@@ -17,9 +17,10 @@ import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 from core.domain import EventEndpoints
-from core.errors import MalformedFrame
+from core.index.events import PAYLOAD_BYTES_MAX
 
 Frames = list[bytes]
+"""One message as received."""
 
 _END = b"\xff" * 8
 _WATCHED = zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED | zmq.Event.MONITOR_STOPPED
@@ -31,7 +32,7 @@ class SocketLimits:
 
     queue_messages: int = 20_000
     """Live messages waiting in the socket; more are lost and come back by replay."""
-    message_bytes: int = 32 << 20
+    message_bytes: int = PAYLOAD_BYTES_MAX + 1024
     drain_messages: int = 64
     """Live messages taken in one go."""
     replay_idle_s: float = 2.0
@@ -40,14 +41,6 @@ class SocketLimits:
     """How often a silent connection is tested; it counts as lost after three times as long."""
     reconnect_ms: int = 100
     reconnect_max_ms: int = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One published batch: its sequence number and undecoded payload."""
-
-    sequence: int
-    payload: bytes
 
 
 class ReplayTimeout(Exception):
@@ -117,11 +110,11 @@ class EventSockets:
                 break
         return messages
 
-    async def replay(self, start: int) -> AsyncIterator[Message]:
-        """Buffered batches with sequence >= start, in order, until the publisher's end mark.
+    async def replay(self, start: int) -> AsyncIterator[Frames]:
+        """Answers with the buffered batches of seq >= start, in order, the end mark last.
 
         A fresh socket each time, so that answers to an abandoned request cannot mix in.
-        Raises ReplayTimeout, and MalformedFrame for an answer that is none.
+        Raises ReplayTimeout.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.replay_total_s
@@ -131,12 +124,12 @@ class EventSockets:
             assert self._endpoints.replay is not None, "ask `replays` first"
             dealer.connect(self._endpoints.replay)
             await dealer.send_multipart([b"", max(start, 0).to_bytes(8, "big")])
-            while True:
+            ended = False
+            while not ended:
                 left = min(self._limits.replay_idle_s, deadline - loop.time())
-                message = parse_replay(await self._answer(dealer, left))
-                if message is None:
-                    return
-                yield message
+                frames = await self._answer(dealer, left)
+                ended = len(frames) > 1 and frames[-2] == _END
+                yield frames
         finally:
             dealer.close(linger=0)
 
@@ -163,31 +156,3 @@ class EventSockets:
                 if event == zmq.Event.MONITOR_STOPPED:
                     return
                 self._on_link(event == zmq.Event.HANDSHAKE_SUCCEEDED)
-
-
-def parse_live(frames: Frames) -> Message:
-    """`[topic, sequence, payload]` of a published batch; raises MalformedFrame."""
-    if len(frames) != 3:
-        raise MalformedFrame(f"a live message has 3 frames, not {len(frames)}", field="frames")
-    return Message(_sequence(frames[1]), frames[2])
-
-
-def parse_replay(frames: Frames) -> Message | None:
-    """One replay answer, None for the end mark; raises MalformedFrame.
-
-    `["", topic, sequence, payload]` since vLLM 0.26 and in SGLang, `["", sequence, payload]`
-    before; the end mark carries sequence -1.
-    """
-    if len(frames) not in (3, 4) or frames[0]:
-        raise MalformedFrame(
-            f"a replay answer has an empty frame and 2 or 3 more, not {len(frames)} frames",
-            field="frames",
-        )
-    sequence, payload = frames[-2:]
-    return None if sequence == _END else Message(_sequence(sequence), payload)
-
-
-def _sequence(frame: bytes) -> int:
-    if len(frame) != 8:
-        raise MalformedFrame(f"a sequence number has 8 bytes, not {len(frame)}", field="sequence")
-    return int.from_bytes(frame, "big")

@@ -6,13 +6,8 @@ from contextlib import asynccontextmanager
 import pytest
 import zmq.asyncio
 
-from core.engines.sockets import (
-    EventSockets,
-    Message,
-    ReplayTimeout,
-    SocketLimits,
-    parse_live,
-)
+from core.engines.sockets import EventSockets, ReplayTimeout, SocketLimits
+from core.index.events import REPLAY_END, Frame, parse_live, parse_replay
 from tests.integration.engine_wire import WirePublisher, until
 
 
@@ -45,8 +40,13 @@ async def subscribed(publisher: WirePublisher, sockets: EventSockets) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def gathered(sockets: EventSockets, count: int) -> list[Message]:
-    found: list[Message] = []
+async def replayed(sockets: EventSockets, start: int) -> list[tuple[int, bytes]]:
+    frames = [parse_replay(f) async for f in sockets.replay(start)]
+    return [(f.seq, f.payload) for f in frames]
+
+
+async def gathered(sockets: EventSockets, count: int) -> list[Frame]:
+    found: list[Frame] = []
     async with asyncio.timeout(10):
         while len(found) < count:
             parsed = [parse_live(f) for f in await sockets.receive()]
@@ -59,7 +59,7 @@ async def test_live_messages_arrive_in_order_and_in_bounded_gulps():
         await subscribed(publisher, s)
         for i in range(50):
             await publisher.publish(b"%d" % i)
-        assert [m.sequence for m in await gathered(s, 50)] == list(range(50))
+        assert [m.seq for m in await gathered(s, 50)] == list(range(50))
 
 
 async def test_other_topics_are_not_received():
@@ -77,8 +77,8 @@ async def test_replay_gives_the_buffer_from_where_it_was_asked(framing):
     async with WirePublisher(framing=framing) as publisher, connected(publisher) as (s, _):
         for i in range(5):
             await publisher.publish(b"%d" % i)
-        assert [m async for m in s.replay(3)] == [Message(3, b"3"), Message(4, b"4")]
-        assert [m async for m in s.replay(99)] == []
+        assert await replayed(s, 3) == [(3, b"3"), (4, b"4"), (REPLAY_END, b"")]
+        assert await replayed(s, 99) == [(REPLAY_END, b"")]
         assert publisher.asked == [3, 99]
 
 
