@@ -25,6 +25,7 @@ class WirePublisher:
         self.topic = topic.encode()
         self.framing = framing
         self.silent = False
+        self.replays = True
         self.forget_below = 0
         self.asked: list[int] = []
         self.next = 0
@@ -57,7 +58,9 @@ class WirePublisher:
     @property
     def endpoints(self) -> EventEndpoints:
         live, replay = (f"tcp://127.0.0.1:{p}" for p in self._ports)
-        return EventEndpoints(live=live, replay=replay, topic=self.topic.decode())
+        return EventEndpoints(
+            live=live, replay=replay if self.replays else None, topic=self.topic.decode()
+        )
 
     @property
     def ports(self) -> dict[str, int]:
@@ -69,6 +72,14 @@ class WirePublisher:
         if live:
             await self.send(sequence, payload)
         return sequence
+
+    async def drop_link(self) -> None:
+        """Close the live socket, as a broken network does; the buffer stays."""
+        self._pub.close(linger=0)
+
+    def restore_link(self) -> None:
+        """Publish on the same port again."""
+        self._pub = self._bind(zmq.PUB, self._ports[0])
 
     async def send(self, sequence: int, payload: bytes) -> None:
         await self._pub.send_multipart([self.topic, sequence.to_bytes(8, "big"), payload])
