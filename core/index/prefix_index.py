@@ -158,6 +158,10 @@ class PrefixIndex:
         mask = self._held.get(key, 0) & self._lanes.live
         return [Slot(slot) for slot in sorted(self._lanes.slots(mask).tolist())]
 
+    def holds(self, slot: Slot, key: int) -> bool:
+        """Whether the node holds the block, in any medium."""
+        return bool(self._held.get(key, 0) & self._lane(slot).bit)
+
     # -- upkeep --------------------------------------------------------------------------------
 
     def sweep(self, budget: int) -> int:
