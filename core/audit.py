@@ -188,7 +188,7 @@ class Recorder:
         self._put(self._sink.put_event, kind, node, data, at)
 
     def transition(self, event: TransitionEvent, at: datetime) -> None:
-        """Record a state machine's transition as kind ``machine.after``, e.g. ``trust.degraded``."""
+        """Record a transition as an event of kind ``machine.after``, e.g. ``trust.degraded``."""
         data = {
             "before": event.before,
             "cause": event.cause,

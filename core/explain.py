@@ -19,8 +19,8 @@ from core.policy import get_policy
 from core.ports import DecisionRecord, OutcomeRecord, StoredDecision
 
 DECODE_FORMULA = (
-    "transfer time + weight * predicted time between tokens of the batch with this request in it; "
-    "the lowest total that keeps everyone's limit wins (S1 5)."
+    "T_transfer + weight * T_tbt of the batch with this request in it; the lowest that keeps\n"
+    "everyone's limit wins (S1 5)."
 )
 
 
@@ -291,7 +291,8 @@ def _latency_text(e: Explanation) -> str:
 def _selection_text(title: str, policy: str, s: Selection) -> str:
     wins = {"min": "lowest", "max": "highest"}[s.sense]
     name = f" by {policy}" if policy else ""
-    lines = [f"{title}{name}: {s.size} candidates, the {wins} total wins"]
+    count = "1 candidate" if s.size == 1 else f"{s.size} candidates"
+    lines = [f"{title}{name}: {count}, the {wins} total wins"]
     if s.tied > 1:
         lines[0] += f"; {s.tied} tied, drawn by seed"
     lines += [f"  {line.strip()}" for line in s.formula.splitlines() if line.strip()]
@@ -306,16 +307,14 @@ def _selection_text(title: str, policy: str, s: Selection) -> str:
 
 
 def _table_text(s: Selection) -> list[str]:
-    """Candidates as aligned columns: total, terms, then the inputs that no term repeats."""
+    """Candidates as aligned columns: total, terms, then the inputs that repeat no other column."""
     if not s.candidates:
         return []
     terms = list(s.candidates[0].terms)
-    shown = [tuple(c.terms[name] for c in s.candidates) for name in terms]
-    inputs = [
-        name
-        for name in s.candidates[0].inputs
-        if tuple(c.inputs[name] for c in s.candidates) not in shown
-    ]
+    columns = {tuple(c.terms[name] for c in s.candidates): "" for name in terms}
+    for name in s.candidates[0].inputs:
+        columns.setdefault(tuple(c.inputs[name] for c in s.candidates), name)
+    inputs = [name for name in columns.values() if name]
     rows = [["", "node", "total", *terms, *inputs]]
     for c in s.candidates:
         figures = [*(c.terms[n] for n in terms), *(c.inputs[n] for n in inputs)]
