@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 import random
-import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 import structlog
 
@@ -171,31 +169,28 @@ def product_version() -> str:
 
 def configure_logging(level: str, *, json: bool) -> None:
     """Structured logs on standard error: for people on a terminal, JSON lines elsewhere."""
-    shared = [
+    shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    last = structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer()
+    last: list[structlog.typing.Processor] = [structlog.dev.ConsoleRenderer()]
+    if json:
+        last = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
     )
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
-
-
-def one_time_secret() -> str:
-    """A random token for first starts."""
-    return secrets.token_urlsafe(32)
-
-
-def log_directory(settings: Settings) -> Path:
-    """Where child processes write their logs."""
-    return settings.state_dir / "logs"
+    for name in ("httpx", "uvicorn.access"):
+        logging.getLogger(name).setLevel(logging.WARNING)
