@@ -25,7 +25,8 @@ from typing import Self
 import structlog
 
 from core.domain import EngineKind, NodeSpec
-from core.engines.sockets import EventSockets, Frames, ReplayTimeout
+from core.engines.link import Link, ended
+from core.engines.sockets import Frames, ReplayTimeout
 from core.engines.stream_tools import StreamStatus, StreamTools
 from core.errors import MalformedFrame
 from core.fleet.trust import Signal
@@ -108,14 +109,12 @@ class NodeStream:
         self._inbox: deque[_Item] = deque()
         self._pending: deque[Apply | Recovered] = deque()
         self._wake = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
-        self._receiver: asyncio.Task[None] | None = None
         self._replay: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._sockets = self._open()
-        self._link_lost_s: float | None = self._now()
-        self._opened_s = self._audited_s = self._now()
+        self._link = Link(
+            spec.events, tools, self.status, on_messages=self._arrived, on_change=self._changed
+        )
+        self._audited_s = self._now()
         self._complete = False
         self._doubted = False
 
@@ -123,7 +122,7 @@ class NodeStream:
 
     async def __aenter__(self) -> Self:
         self._ingest.forget()
-        await self._connect()
+        await self._link.__aenter__()
         name = self._spec.id
         self._tasks = [
             asyncio.create_task(self._work(), name=f"ingest {name}"),
@@ -137,8 +136,8 @@ class NodeStream:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await _ended(*self._tasks, self._replay)
-        await self._disconnect()
+        await ended(*self._tasks, self._replay)
+        await self._link.__aexit__(kind, error, trace)
 
     # ---- what others know -----------------------------------------------------------------
 
@@ -162,7 +161,7 @@ class NodeStream:
         """Forget everything; learn again at once, or as soon as there is a connection."""
         self._pending.clear()
         self._inbox.clear()
-        self._room.set()
+        self._link.room.set()
         if self._replay is not None:
             self._replay.cancel()
         self._ingest.forget()
@@ -178,18 +177,13 @@ class NodeStream:
 
     # ---- messages in ----------------------------------------------------------------------
 
-    async def _receive(self) -> None:
-        while True:
-            await self._room.wait()
-            messages = await self._sockets.receive()
-            self.status.messages += len(messages)
-            self.status.last_message_s = self._now()
-            self._put(map(_Live, messages))
+    def _arrived(self, messages: list[Frames]) -> None:
+        self._put(map(_Live, messages))
 
     def _put(self, items: Iterable[_Item]) -> None:
         self._inbox.extend(items)
         if len(self._inbox) >= self._tools.rules.inbox_messages:
-            self._room.clear()
+            self._link.room.clear()
         self._wake.set()
 
     def _start_replay(self, request: RequestReplay) -> None:
@@ -200,8 +194,8 @@ class NodeStream:
     async def _fetch(self, request: RequestReplay) -> None:
         async with self._tools.replays:
             try:
-                async for frames in self._sockets.replay(request.from_seq):
-                    await self._room.wait()
+                async for frames in self._link.replay(request.from_seq):
+                    await self._link.room.wait()
                     self._put([_Reply(frames, request.token)])
             except ReplayTimeout as error:
                 self.status.replay_failures += 1
@@ -228,7 +222,7 @@ class NodeStream:
             else:
                 break
         if len(self._inbox) < self._tools.rules.inbox_messages // 2:
-            self._room.set()
+            self._link.room.set()
 
     def _understand(self, item: _Item) -> list[Action]:
         now = self._now()
@@ -291,55 +285,32 @@ class NodeStream:
 
     # ---- connection -----------------------------------------------------------------------
 
-    def _open(self) -> EventSockets:
-        return EventSockets(
-            self._endpoints,
-            context=self._tools.context,
-            on_link=self._link,
-            limits=self._tools.rules.sockets,
-        )
-
-    async def _connect(self) -> None:
-        await self._sockets.__aenter__()
-        self._opened_s = self._now()
-        self._receiver = asyncio.create_task(self._receive(), name=f"events {self._spec.id}")
-
-    async def _disconnect(self) -> None:
-        await _ended(self._receiver)
-        await self._sockets.__aexit__(None, None, None)
-
-    def _link(self, up: bool) -> None:
-        now, was_up = self._now(), self.status.connected
-        self.status.connected = up
-        if up:
-            self._link_lost_s = None
-            if self._cursor.status is Status.UNKNOWN:
-                self._enact(self._cursor.start(now))
-            else:
-                self._audit(now)
-        elif was_up:
-            self.status.links_lost += 1
-            self._link_lost_s = now
+    def _changed(self, up: bool) -> None:
+        now = self._now()
+        if not up:
             if self._cursor.status is Status.REPLAYING:
                 self._begin_anew(now)
             self._on_lost_link()
+        elif self._cursor.status is Status.UNKNOWN:
+            self._enact(self._cursor.start(now))
+        else:
+            self._audit(now)
 
     async def _tick(self) -> None:
-        rules = self._tools.rules
         while True:
-            await asyncio.sleep(rules.tick_s)
+            await asyncio.sleep(self._tools.rules.tick_s)
             now = self._now()
             if not self._inbox:
                 self._enact(self._cursor.tick(now))
-            self._look_at(now)
-            if self._link_lost_s is not None:
-                await self._mend(now, self._link_lost_s)
-            elif now - max(self.status.last_message_s or 0.0, self._audited_s) >= rules.audit_s:
-                self._audit(now)
+            self._look_at()
+            if self._link.lost_s is None:
+                self._audit_if_silent(now)
+            else:
+                self._void_if_lost(now, self._link.lost_s)
+                await self._link.reopen_if_lost(now)
 
-    def _look_at(self, now: float) -> None:
+    def _look_at(self) -> None:
         """Bring the status up to date."""
-        del now
         self.status.state = self._cursor.status
         self.status.backlog = len(self._inbox) + len(self._pending)
         self.status.ingest = self._ingest.stats()
@@ -349,25 +320,25 @@ class NodeStream:
                 f"events carry blocks of {seen} tokens, the node has {self._ingest.block_size}"
             )
 
-    async def _mend(self, now: float, lost_s: float) -> None:
-        """A connection that stays away: void what was learned, then try with new sockets."""
-        rules = self._tools.rules
-        if now - lost_s >= rules.link_lost_s and not self.status.problem:
+    def _void_if_lost(self, now: float, lost_s: float) -> None:
+        """Removals may have been missed for long: nothing learned is believed any more."""
+        if now - lost_s >= self._tools.rules.link_lost_s and not self.status.problem:
             if self._cursor.status is not Status.UNKNOWN:
                 self._begin_anew(now)
             self._doubt(f"no connection to {self._endpoints.live}")
-        if now - max(lost_s, self._opened_s) >= rules.reopen_s:
-            await self._disconnect()
-            self._sockets = self._open()
-            await self._connect()
 
     # ---- audit ----------------------------------------------------------------------------
+
+    def _audit_if_silent(self, now: float) -> None:
+        heard_s = max(self.status.last_message_s or 0.0, self._audited_s)
+        if now - heard_s >= self._tools.rules.audit_s:
+            self._audit(now)
 
     def _audit(self, now: float) -> None:
         """Ask for what follows the last batch we know, unless a replay runs anyway."""
         self._audited_s = now
         idle = self._replay is None or self._replay.done()
-        if idle and self._sockets.replays and self._cursor.status is Status.LIVE:
+        if idle and self._link.replays and self._cursor.status is Status.LIVE:
             self.status.audits += 1
             start = _mark(self._cursor.last_applied) + 1
             self._replay = asyncio.create_task(self._catch_up(start))
@@ -376,10 +347,10 @@ class NodeStream:
         """Hand on what was missed as if it came now."""
         async with self._tools.replays:
             try:
-                async for frames in self._sockets.replay(start):
+                async for frames in self._link.replay(start):
                     frame = parse_replay(frames)
                     if frame.seq != REPLAY_END:
-                        await self._room.wait()
+                        await self._link.room.wait()
                         self._put([_Missed([frame.topic, frames[-2], frame.payload], frame.seq)])
             except (ReplayTimeout, MalformedFrame):
                 self.status.replay_failures += 1
@@ -390,11 +361,3 @@ class NodeStream:
 
 def _mark(seq: int | None) -> int:
     return -1 if seq is None else seq
-
-
-async def _ended(*tasks: asyncio.Task[None] | None) -> None:
-    """Cancel tasks and wait for their ends."""
-    running = [task for task in tasks if task is not None]
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
