@@ -1,0 +1,1 @@
+"""The operations console: a web client of the admin API, and nothing else."""

@@ -1,0 +1,109 @@
+"""Typed client of the admin API: with the feed's thread, the console's only I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TypeVar
+from urllib.parse import quote
+
+import httpx
+from pydantic import ValidationError
+
+from core import wire
+
+T = TypeVar("T", bound=wire.Answer)
+CONNECT_S = 1.0
+READ_S = 4.0
+
+
+class ServiceError(Exception):
+    """Base: the service gave no usable answer. The text is for a person."""
+
+
+class Unreachable(ServiceError):
+    """No answer: nothing listens, or it took too long."""
+
+
+class Refused(ServiceError):
+    """The service answered with an error."""
+
+    def __init__(self, status: int, detail: wire.ErrorDetail) -> None:
+        super().__init__(detail.message)
+        self.status = status
+        self.detail = detail
+
+
+class Unreadable(ServiceError):
+    """The answer does not have the agreed shape: most likely another version, or not ours."""
+
+
+class AdminClient:
+    """Reads the admin API under `base_url`. Safe to share between threads."""
+
+    def __init__(self, base_url: str) -> None:
+        self.base_url = base_url.rstrip("/")
+        self._http = httpx.Client(
+            base_url=self.base_url + wire.API_PREFIX,
+            timeout=httpx.Timeout(READ_S, connect=CONNECT_S),
+            trust_env=False,
+        )
+
+    def state(self) -> wire.FleetState:
+        """Everything live, at one moment."""
+        return self._get("/state", wire.FleetState)
+
+    def live_series(self) -> wire.Series:
+        """The last five minutes, from memory."""
+        return self._get("/series", wire.Series, {"window": "live"})
+
+    def minutes(self, start: datetime, end: datetime) -> wire.Series:
+        """Stored measurements per minute in [start, end)."""
+        params = {"window": "minutes", "since": start.isoformat(), "until": end.isoformat()}
+        return self._get("/series", wire.Series, params)
+
+    def decisions(self, query: wire.DecisionQuery) -> wire.DecisionPage:
+        """One page of decisions, newest first."""
+        given = query.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        given["limit"] = query.limit
+        params = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in given.items()}
+        return self._get("/decisions", wire.DecisionPage, params)
+
+    def decision(self, decision_id: str) -> wire.DecisionDetail:
+        """One decision by its id, a unique beginning of it, or a request id."""
+        return self._get(f"/decisions/{quote(decision_id, safe='')}", wire.DecisionDetail)
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._http.close()
+
+    def _get(self, path: str, shape: type[T], params: Mapping[str, str] | None = None) -> T:
+        try:
+            response = self._http.get(path, params=params)
+        except httpx.TimeoutException as e:
+            raise Unreachable(f"no answer within {READ_S:.0f} s") from e
+        except httpx.HTTPError as e:
+            raise Unreachable(_plain(e)) from e
+        if response.status_code != 200:
+            raise Refused(response.status_code, _error_detail(response))
+        try:
+            return shape.model_validate_json(response.content)
+        except ValidationError as e:
+            first = e.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "body"
+            raise Unreadable(
+                f"GET {path}: field {where}: {first['msg']}; service and console versions differ"
+            ) from e
+
+
+def _plain(e: httpx.HTTPError) -> str:
+    if isinstance(e, httpx.ConnectError):
+        return "nothing answers at this address"
+    return str(e) or type(e).__name__
+
+
+def _error_detail(response: httpx.Response) -> wire.ErrorDetail:
+    try:
+        return wire.ErrorBody.model_validate_json(response.content).error
+    except ValidationError:
+        return wire.ErrorDetail(message=f"status {response.status_code} without an explanation")

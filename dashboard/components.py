@@ -1,0 +1,77 @@
+"""Pieces of markup that several pages use. Text from outside is escaped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from html import escape
+
+import streamlit as st
+
+from dashboard.theme import SIGN, Level
+from dashboard.view_models import Notice, Tile
+
+_CODE = re.compile(r"`([^`]+)`")
+
+
+def tile_grid(tiles: Sequence[Tile]) -> None:
+    """Stat tiles in as many columns as fit."""
+    st.html(f"<div class='cd-tiles'>{''.join(_tile(t) for t in tiles)}</div>")
+
+
+def _tile(t: Tile) -> str:
+    return (
+        f"<div class='cd-tile cd-t-{t.level}' title='{escape(t.help, quote=True)}'>"
+        f"<div class='cd-name'>{escape(t.name)}</div>"
+        f"<div class='cd-value'>{escape(t.value)}</div>"
+        f"<div class='cd-word cd-{t.level}'>{SIGN[t.level]} {escape(t.word)}</div>"
+        f"<div class='cd-sub'>{escape(t.sub)}</div></div>"
+    )
+
+
+def notice(n: Notice) -> None:
+    """A message above the content; announced by screen readers when it is grave."""
+    role = "alert" if n.level == "bad" else "status"
+    body = f"<p>{with_code(n.text)}</p>" if n.text else ""
+    st.html(
+        f"<div class='cd-note cd-n-{n.level}' role='{role}'>"
+        f"<strong class='cd-{n.level}'>{SIGN[n.level]}</strong> "
+        f"<strong>{escape(n.title)}</strong>{body}</div>"
+    )
+
+
+def with_code(text: str) -> str:
+    """Escaped text in which `backquoted` parts are set as code."""
+    return _CODE.sub(r"<code>\1</code>", escape(text))
+
+
+def problem_list(problems: Sequence[tuple[Level, str]]) -> None:
+    """Sentences with a sign and a colour each."""
+    if not problems:
+        st.html("<div class='cd-list'><span class='cd-ok'>✓ No known problem.</span></div>")
+        return
+    items = "".join(
+        f"<li><span class='cd-{level}' aria-hidden='true'>{SIGN[level]}</span>"
+        f"<span>{escape(text)}</span></li>"
+        for level, text in problems
+    )
+    st.html(f"<ul class='cd-list'>{items}</ul>")
+
+
+def heading(title: str, note: str = "") -> None:
+    """A section heading with a quiet remark beside it."""
+    st.html(f"<h2 class='cd-h'>{escape(title)}<span>{escape(note)}</span></h2>")
+
+
+def badge(label: str, value: str, level: Level | None = None) -> str:
+    """Markup of one badge of the frame; with a level, a sign and a colour."""
+    sign = f"<span class='cd-{level}' aria-hidden='true'>{SIGN[level]}</span>" if level else ""
+    tone = f" class='cd-{level}'" if level else ""
+    return (
+        f"<span class='cd-badge'>{sign}<i>{escape(label)}</i><b{tone}>{escape(value)}</b></span>"
+    )
+
+
+def strip(badges: Sequence[str]) -> None:
+    """A row of badges."""
+    st.html(f"<div class='cd-strip'>{''.join(badges)}</div>")

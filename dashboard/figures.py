@@ -1,0 +1,223 @@
+"""The overview's charts as plain Plotly dictionaries. Pure.
+
+Gaps in time stay gaps: where nothing was measured there is no point, and no line over it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import tzinfo
+
+from core import wire
+from dashboard import format as fmt
+from dashboard.theme import Figure, Palette, layout
+
+ROW_PX = 22
+HEAT_ROWS_MAX = 256
+
+
+def load_heat(
+    series: wire.Series, nodes: Sequence[str], p: Palette, *, zone: tzinfo, span: bool
+) -> Figure:
+    """Load of each node over time (percent), busiest node on top.
+
+    With `span` (stored minutes, which keep no load) the cells count requests placed instead.
+    """
+    times = [fmt.axis_time(point.at, zone) for point in series.points]
+    rows = {n: _cells(series, n, placed=span) for n in nodes[:HEAT_ROWS_MAX]}
+    order = sorted(rows, key=lambda n: (_mean(rows[n]), n))
+    unit = "requests" if span else "% load"
+    trace = {
+        "type": "heatmap",
+        "x": times,
+        "y": order,
+        "z": [rows[n] for n in order],
+        "colorscale": "Cividis",
+        "zmin": 0,
+        **({} if span else {"zmax": 100}),
+        "hoverongaps": False,
+        "hovertemplate": "%{y}, %{x|%H:%M:%S}: %{z} " + unit + "<extra></extra>",
+        "xgap": 0.5,
+        "ygap": 1,
+        "colorbar": {
+            "thickness": 10,
+            "len": 1.0,
+            "outlinewidth": 0,
+            "ticksuffix": "" if span else " %",
+            "tickfont": {"color": p.muted, "size": 11},
+        },
+    }
+    height = 62 + max(4, len(order)) * (ROW_PX if len(order) <= 16 else 360 // len(order) + 1)
+    return {
+        "data": [trace],
+        "layout": layout(
+            p,
+            height=max(170, min(height, 460)),
+            hovermode="closest",
+            xaxis={"showgrid": False},
+            yaxis={"showgrid": False, "type": "category", "showticklabels": len(order) <= 24},
+            meta=_summary_heat(rows, unit),
+        ),
+    }
+
+
+def _cells(series: wire.Series, node: str, *, placed: bool) -> list[int | None]:
+    if placed:
+        return [point.per_node.get(node, 0) for point in series.points]
+    return [
+        round(100 * point.load[node]) if node in point.load else None for point in series.points
+    ]
+
+
+def _mean(cells: Sequence[int | None]) -> float:
+    known = [c for c in cells if c is not None]
+    return sum(known) / len(known) if known else -1.0
+
+
+def _summary_heat(rows: dict[str, list[int | None]], unit: str) -> str:
+    ranked = sorted(rows, key=lambda n: -_mean(rows[n]))[:3]
+    shown = ", ".join(f"{n} {_mean(rows[n]):.0f}" for n in ranked if _mean(rows[n]) >= 0)
+    return f"Node by time; highest means in {unit}: {shown or 'nothing measured'}."
+
+
+def slo_ratio(series: wire.Series, p: Palette, *, zone: tzinfo) -> Figure:
+    """TTFT and TBT as observed / limit on a log axis: above 1 the limit is missed."""
+    times = [fmt.axis_time(point.at, zone) for point in series.points]
+    traces = []
+    for name, limit, pick, colour in (
+        ("TTFT", series.ttft_slo_s, lambda s: s.ttft_s, p.categories[0]),
+        ("TBT", series.tbt_slo_s, lambda s: s.tbt_s, p.categories[1]),
+    ):
+        for q, dash, width in (("p99", "solid", 2.2), ("p50", "dot", 1.4)):
+            traces.append(
+                _line(f"{name} {q}", times, _ratios(series, pick, q, limit), colour, dash, width)
+            )
+    return {
+        "data": traces,
+        "layout": layout(
+            p,
+            height=270,
+            yaxis={
+                "type": "log",
+                "tickvals": [0.001, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 100],
+                "ticktext": ["0.001", "0.01", "0.03", "0.1", "0.3", "1 = limit", "3", "10", "100"],
+                "range": _log_range(traces),
+            },
+            shapes=[_level_line(1.0, p.bad)],
+            meta="Observed latency as a share of its limit; above 1 the limit is missed.",
+        ),
+    }
+
+
+def _ratios(
+    series: wire.Series,
+    pick: Callable[[wire.SeriesPoint], wire.Quantiles | None],
+    q: str,
+    limit_s: float,
+) -> list[float | None]:
+    found = [pick(point) for point in series.points]
+    return [None if v is None or not limit_s else _rounded(getattr(v, q) / limit_s) for v in found]
+
+
+def _log_range(traces: Sequence[Figure]) -> list[float]:
+    """Decades that hold all points and the limit, so that the line at 1 is always in view."""
+    values = [v for t in traces for v in t["y"] if v]
+    low, high = min([*values, 0.1]), max([*values, 1.0])
+    return [math.log10(low) - 0.15, math.log10(high) + 0.2]
+
+
+def reuse(series: wire.Series, p: Palette, *, zone: tzinfo) -> Figure:
+    """Cache reuse over time: reachable, achieved, reported by the engines (percent)."""
+    times = [fmt.axis_time(point.at, zone) for point in series.points]
+    lines = (
+        ("reachable", [s.hit_reachable for s in series.points], p.categories[3], "dash"),
+        ("achieved", [s.hit_achieved for s in series.points], p.categories[0], "solid"),
+        ("reported by engines", [s.hit_reported for s in series.points], p.categories[2], "dot"),
+    )
+    traces = [
+        _line(name, times, [None if v is None else _rounded(100 * v) for v in values], c, dash, 2.0)
+        for name, values, c, dash in lines
+    ]
+    return {
+        "data": traces,
+        "layout": layout(
+            p,
+            height=270,
+            yaxis={"range": [0, 102], "ticksuffix": " %"},
+            meta="Share of prompt tokens found in caches: reachable, achieved, reported.",
+        ),
+    }
+
+
+def traffic(series: wire.Series, p: Palette, *, zone: tzinfo) -> Figure:
+    """Requests per second over time, split by what became of them at once."""
+    times = [fmt.axis_time(point.at, zone) for point in series.points]
+    step = series.step_s or 1.0
+    bars = (
+        ("placed", [s.requests - s.rejected for s in series.points], p.categories[0], ""),
+        ("refused", [s.rejected for s in series.points], p.categories[1], "/"),
+        ("failed on engine", [s.errors for s in series.points], p.bad, "x"),
+    )
+    traces = [
+        {
+            "type": "bar",
+            "name": name,
+            "x": times,
+            "y": [_rounded(v / step) for v in values],
+            "marker": {"color": colour, "pattern": {"shape": shape}, "line": {"width": 0}},
+            "hovertemplate": "%{y} /s",
+        }
+        for name, values, colour, shape in bars
+    ]
+    return {
+        "data": traces,
+        "layout": layout(
+            p,
+            height=270,
+            barmode="stack",
+            bargap=0.15,
+            yaxis={"rangemode": "tozero", "ticksuffix": " /s"},
+            meta="Requests per second: placed, refused, failed on an engine.",
+        ),
+    }
+
+
+def _line(
+    name: str,
+    x: Sequence[str],
+    y: Sequence[float | None],
+    colour: str,
+    dash: str,
+    width: float,
+) -> Figure:
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": name,
+        "x": list(x),
+        "y": list(y),
+        "line": {"color": colour, "dash": dash, "width": width},
+        "marker": {"size": 3, "color": colour},
+        "connectgaps": False,
+    }
+
+
+def _level_line(y: float, colour: str) -> Figure:
+    return {
+        "type": "line",
+        "xref": "paper",
+        "x0": 0,
+        "x1": 1,
+        "yref": "y",
+        "y0": y,
+        "y1": y,
+        "line": {"color": colour, "width": 1.5, "dash": "dash"},
+    }
+
+
+def _rounded(value: float) -> float:
+    """Four significant digits: less to send."""
+    return float(f"{value:.4g}")
+
+

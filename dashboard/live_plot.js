@@ -1,0 +1,54 @@
+// A chart that is updated in place: zoom, hidden legend entries and the DOM node survive.
+// Updates that arrive while the pointer is held down wait until it is released.
+const library = "./assets/plotly.min.js?v=";
+const config = {
+  responsive: true,
+  displaylogo: false,
+  scrollZoom: false,
+  modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+};
+
+function load(version) {
+  if (window.Plotly) return Promise.resolve(window.Plotly);
+  if (!window.conductorPlotly) {
+    window.conductorPlotly = new Promise((done, failed) => {
+      const script = document.createElement("script");
+      script.src = library + version;
+      script.onload = () => done(window.Plotly);
+      script.onerror = () => failed(new Error("the chart library could not be loaded"));
+      document.head.appendChild(script);
+    });
+  }
+  return window.conductorPlotly;
+}
+
+function wire(host) {
+  const held = () => { host.held = true; };
+  const released = () => {
+    host.held = false;
+    if (host.waiting) setTimeout(() => { const draw = host.waiting; host.waiting = null; draw && draw(); }, 50);
+  };
+  host.addEventListener("pointerdown", held);
+  window.addEventListener("pointerup", released);
+  host.unwire = () => window.removeEventListener("pointerup", released);
+}
+
+export default function ({ data, parentElement }) {
+  const host = parentElement.querySelector(".cd-plot");
+  if (!host.unwire) wire(host);
+  if (host.spec !== data.spec) {
+    host.spec = data.spec;
+    const figure = JSON.parse(data.spec);
+    host.style.height = figure.layout.height + "px";
+    host.setAttribute("aria-label", data.alt);
+    const draw = () => load(data.version)
+      .then((plotly) => plotly.react(host, figure.data, figure.layout, config))
+      .catch((error) => { host.textContent = "Chart unavailable: " + error.message; });
+    if (host.held) host.waiting = draw; else draw();
+  }
+  return () => {
+    if (host.isConnected) return;
+    host.unwire && host.unwire();
+    if (window.Plotly) window.Plotly.purge(host);
+  };
+}

@@ -1,0 +1,129 @@
+"""Colours, the page's style sheet, and the layout all charts share. Pure.
+
+Categories use the Okabe-Ito colours, which people with any colour vision tell apart; heat uses
+Cividis. A state is never shown by colour alone: a word and a sign go with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Level = Literal["ok", "warn", "bad", "none"]
+Figure = dict[str, Any]
+
+SIGN: dict[Level, str] = {"ok": "✓", "warn": "▲", "bad": "✕", "none": "○"}
+
+
+@dataclass(frozen=True, slots=True)
+class Palette:
+    """Colours of one theme."""
+
+    name: str
+    page: str
+    panel: str
+    text: str
+    muted: str
+    line: str
+    ok: str
+    warn: str
+    bad: str
+    accent: str
+    categories: tuple[str, ...]
+
+    def level(self, level: Level) -> str:
+        """Text colour of a level."""
+        return {"ok": self.ok, "warn": self.warn, "bad": self.bad, "none": self.muted}[level]
+
+
+LIGHT = Palette(
+    name="light", page="#ffffff", panel="#f4f6f8", text="#17212b", muted="#55626f", line="#d8dee5",
+    ok="#00664a", warn="#8a5300", bad="#a8200d", accent="#0b62a8",
+    categories=("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a7a00"),
+)  # fmt: skip
+DARK = Palette(
+    name="dark", page="#10161d", panel="#18212b", text="#e6ebf0", muted="#9fabb7", line="#2d3946",
+    ok="#45cf9f", warn="#f2b84b", bad="#ff8a70", accent="#6cb8f2",
+    categories=("#56b4e9", "#e69f00", "#2fc79a", "#cc79a7", "#f0e442", "#6aa5ff", "#d55e00"),
+)  # fmt: skip
+
+
+def palette(kind: str | None) -> Palette:
+    """The palette of a theme type; light when the browser has not said."""
+    return DARK if kind == "dark" else LIGHT
+
+
+def layout(p: Palette, *, height: int, **more: Any) -> Figure:
+    """The layout every chart starts from; `more` replaces or adds top-level entries."""
+    axis = {
+        "gridcolor": p.line,
+        "linecolor": p.line,
+        "zerolinecolor": p.line,
+        "tickfont": {"color": p.muted, "size": 12},
+        "title": {"font": {"color": p.muted, "size": 12}},
+        "automargin": True,
+    }
+    base: Figure = {
+        "height": height,
+        "margin": {"l": 8, "r": 12, "t": 8, "b": 8},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": "Source Sans, sans-serif", "size": 13, "color": p.text},
+        "colorway": list(p.categories),
+        "uirevision": "keep",
+        "hovermode": "x unified",
+        "hoverlabel": {
+            "bgcolor": p.panel,
+            "bordercolor": p.line,
+            "font": {"color": p.text, "size": 12},
+        },
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "y": 1.02,
+            "xanchor": "left",
+            "yanchor": "bottom",
+            "font": {"size": 12, "color": p.text},
+        },
+        "xaxis": axis,
+        "yaxis": axis,
+    }
+    for name, value in more.items():
+        both = isinstance(value, dict) and isinstance(base.get(name), dict)
+        base[name] = {**base[name], **value} if both else value
+    return base
+
+
+def style_sheet(p: Palette) -> str:
+    """The style of our own markup, as a `<style>` element."""
+    return f"""<style>
+.cd-strip {{ display:flex; flex-wrap:wrap; gap:.35rem .5rem; align-items:center; }}
+.cd-badge {{ display:inline-flex; gap:.35rem; align-items:center; padding:.12rem .55rem;
+  border:1px solid {p.line}; border-radius:999px; background:{p.panel}; color:{p.text};
+  font-size:.82rem; line-height:1.35; white-space:nowrap; }}
+.cd-badge b {{ font-weight:600; }}
+.cd-badge i, .cd-sub, .cd-quiet {{ color:{p.muted}; font-style:normal; }}
+.cd-tiles {{ display:grid; gap:.6rem; grid-template-columns:repeat(auto-fit, minmax(190px, 1fr)); }}
+.cd-tile {{ border:1px solid {p.line}; border-radius:8px; background:{p.panel};
+  padding:.6rem .8rem .65rem; min-width:0; border-top-width:3px; }}
+.cd-tile .cd-name {{ color:{p.muted}; font-size:.82rem; }}
+.cd-tile .cd-value {{ font-size:1.55rem; font-weight:620; line-height:1.25; color:{p.text};
+  font-variant-numeric:tabular-nums; white-space:nowrap; }}
+.cd-tile .cd-sub {{ font-size:.8rem; line-height:1.35; font-variant-numeric:tabular-nums; }}
+.cd-word {{ font-size:.82rem; font-weight:600; }}
+.cd-ok {{ color:{p.ok}; }} .cd-warn {{ color:{p.warn}; }} .cd-bad {{ color:{p.bad}; }}
+.cd-none {{ color:{p.muted}; }}
+.cd-tile.cd-t-ok {{ border-top-color:{p.ok}; }} .cd-tile.cd-t-warn {{ border-top-color:{p.warn}; }}
+.cd-tile.cd-t-bad {{ border-top-color:{p.bad}; }} .cd-tile.cd-t-none {{ border-top-color:{p.line}; }}
+.cd-note {{ border:1px solid {p.line}; border-left-width:4px; border-radius:6px;
+  background:{p.panel}; padding:.55rem .85rem; color:{p.text}; }}
+.cd-note.cd-n-bad {{ border-left-color:{p.bad}; }} .cd-note.cd-n-warn {{ border-left-color:{p.warn}; }}
+.cd-note.cd-n-ok {{ border-left-color:{p.ok}; }} .cd-note.cd-n-none {{ border-left-color:{p.accent}; }}
+.cd-note p {{ margin:.15rem 0 0; }}
+.cd-note code {{ background:{p.page}; color:{p.text}; padding:0 .25rem; border-radius:3px; }}
+.cd-list {{ list-style:none; margin:0; padding:0; display:grid; gap:.3rem; }}
+.cd-list li {{ display:flex; gap:.5rem; line-height:1.35; color:{p.text}; margin:0; font-size:.92rem; }}
+.cd-h {{ font-size:1rem; font-weight:620; color:{p.text}; margin:.35rem 0 0; }}
+.cd-h span {{ color:{p.muted}; font-weight:400; font-size:.85rem; margin-left:.4rem; }}
+.cd-brand {{ font-weight:700; font-size:1.02rem; color:{p.text}; letter-spacing:.01em; }}
+</style>"""
