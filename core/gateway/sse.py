@@ -76,7 +76,7 @@ class SseFramer:
 
 def event_data(event: bytes) -> bytes:
     """The data of one event: its `data` lines joined by newlines, b"" where it has none."""
-    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2:
+    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
         return event[6:-2]
     lines = []
     for line in _LINE_END.split(event):

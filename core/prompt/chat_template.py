@@ -14,7 +14,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from core.errors import BadRequest
 
 _LOOPS_OVER_CONTENT = re.compile(
-    r"for\s+\w+\s+in\s+\w+(?:\.content|\[\s*['\"]content['\"]\s*\])", re.ASCII
+    r"for\s+\w+\s+in\s+\w+(?:\[\w+\])?(?:\.content|\[\s*['\"]content['\"]\s*\])", re.ASCII
 )
 TEXT_MAX = 64 * 1024 * 1024
 """Characters a rendered conversation may have."""
