@@ -200,6 +200,7 @@ class Cpp:
     chunk_tokens: int = _num(8192, 64, 1_000_000, "tokens", "prefill_chunk: largest chunk", "F 3.3")
     gain_min: float = _num(0.2, 0.0, 1.0, "share", "least relative TTFT gain of a plan")
     slack_s: float = _num(5.0, 0.0, 600.0, "s", "members may start this much apart")
+    others_weight: float = _num(0.2, 0.0, 100.0, "ratio", "weight of the delay others suffer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
