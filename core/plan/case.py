@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -126,6 +127,7 @@ def _kept(total: Floats, sense: str, chosen: int) -> npt.NDArray[np.intp]:
     return np.union1d(best, [chosen])
 
 
+@functools.lru_cache(maxsize=4096)
 def prefill_only(slot: int) -> DecodeChoice:
     """The choice of a request that generates nothing: it ends where it was prefilled."""
     return DecodeChoice(

@@ -9,6 +9,8 @@ from typing import Literal
 from core.errors import IntegrityError
 from core.policy.base import Floats
 
+_FEW = 64
+"""Up to this many rows a list is quicker than an array."""
 TIE_RELATIVE = 1e-12
 """Totals this close, relative to the best, are equal: they differ by rounding alone."""
 
@@ -18,15 +20,35 @@ def pick(total: Floats, sense: Literal["min", "max"], rng: Random) -> tuple[int,
 
     A total that is not a number never wins; IntegrityError when no total is a number.
     """
+    if len(total) <= _FEW:
+        return _pick_few(total.tolist(), sense, rng)
     row = int(total.argmin() if sense == "min" else total.argmax())
     best = float(total[row])
     if best != best:  # argmin and argmax stop at the first NaN
         best = _best_number(total.tolist(), sense)
-    margin = abs(best) * TIE_RELATIVE if math.isfinite(best) else 0.0
+    margin = _margin(best)
     near = total <= best + margin if sense == "min" else total >= best - margin
     rows = near.nonzero()[0]
     tied = len(rows)
     return (int(rows[0]) if tied == 1 else int(rows[rng.randrange(tied)])), tied
+
+
+def _pick_few(values: list[float], sense: Literal["min", "max"], rng: Random) -> tuple[int, int]:
+    """The same over a list: for few rows quicker than array operations."""
+    best = min(values) if sense == "min" else max(values)
+    if best != best:  # min and max keep a NaN that comes first
+        best = _best_number(values, sense)
+    margin = _margin(best)
+    if sense == "min":
+        rows = [i for i, value in enumerate(values) if value <= best + margin]
+    else:
+        rows = [i for i, value in enumerate(values) if value >= best - margin]
+    tied = len(rows)
+    return (rows[0] if tied == 1 else rows[rng.randrange(tied)]), tied
+
+
+def _margin(best: float) -> float:
+    return abs(best) * TIE_RELATIVE if math.isfinite(best) else 0.0
 
 
 def _best_number(values: list[float], sense: Literal["min", "max"]) -> float:

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from core.domain import Decision, Request
 from core.fleet.ledger import Reservation
 from core.simulation.decode_batch import DecodeBatch
@@ -22,8 +24,7 @@ if TYPE_CHECKING:
     from core.simulation.gangs import Gang
 
 
-@dataclass(slots=True, eq=False)
-class Job:
+class Job(msgspec.Struct, eq=False, kw_only=True):
     """One attempt to serve a request. Times in virtual seconds, -1 before they happen."""
 
     index: int

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import islice, repeat, takewhile
 from typing import Protocol
 
 from core.domain import Medium
 
-_drain = deque[None](maxlen=0).extend
+_drain = deque[object](maxlen=0).extend
 """Runs an iterator to its end at C speed."""
 
 
@@ -68,9 +68,9 @@ class KvCache:
         gpu = self.gpu
         held = len(list(takewhile(gpu.__contains__, keys)))
         new = keys[held:]
-        if new:
-            gpu.update(dict.fromkeys(reversed(new)))
-        _drain(map(gpu.move_to_end, keys[held - 1 :: -1] if held else ()))
+        for key in reversed(new):
+            gpu[key] = None
+        _drain(map(gpu.move_to_end, reversed(keys[:held])))
         if new:
             self.listener.stored(new, Medium.GPU, keys[held - 1] if held else None)
             if self.host:
@@ -94,8 +94,8 @@ class KvCache:
         over = len(gpu) - max(self.capacity - self.reserved, 0)
         if over <= 0:
             return
-        pop = gpu.popitem
-        gone = [pop(last=False)[0] for _ in range(min(over, len(gpu)))]
+        gone = list(islice(gpu, over))
+        _drain(map(gpu.__delitem__, gone))
         self.evicted += len(gone)
         if self.host_capacity:
             self._demote(gone)
@@ -103,15 +103,16 @@ class KvCache:
 
     def _demote(self, gone: list[int]) -> None:
         host = self.host
+        _drain(map(host.pop, gone, repeat(None)))
         for key in gone:
             host[key] = None
-            host.move_to_end(key)
         # Demoted blocks are listed already, with their parents.
         for key in gone:
             self.listener.stored((key,), Medium.CPU, None)
         over = len(host) - self.host_capacity
         if over > 0:
-            lost = [host.popitem(last=False)[0] for _ in range(over)]
+            lost = list(islice(host, over))
+            _drain(map(host.__delitem__, lost))
             self.listener.removed(lost, Medium.CPU)
 
     def _take_from_host(self, keys: Sequence[int]) -> None:

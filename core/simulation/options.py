@@ -34,7 +34,10 @@ MigrationOpt = Annotated[bool, typer.Option(help="Replicate hot prefixes.")]
 HotspotOpt = Annotated[bool, typer.Option(help="Two-stage hotspot detector.")]
 BatchingOpt = Annotated[bool, typer.Option(help="Group waiting requests by prefix.")]
 RejectOpt = Annotated[
-    str, typer.Option("--reject", help="off, early (predicted), now, or decode (after prefill).")
+    str,
+    typer.Option(
+        "--reject", help="off, early (predicted), now, decode (TBT after the prefill) or late."
+    ),
 ]
 Load = Annotated[float, typer.Option(help="Request rate, times the trace's own.")]
 Seed = Annotated[int, typer.Option(help="Seed of ties and random choices.")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from core.errors import BadRequest
 from core.plan.cost_model import (
@@ -17,9 +17,15 @@ from core.policy import get_policy
 from core.tunables import Tunables
 
 MODEL = "simulated"
-Rejecting = Literal["off", "early", "now", "decode"]
-"""When a request that would miss its limits is turned away: never; on arrival by the prediction
-for the time its prefill ends, or by the state at arrival; or only once its prefill is over."""
+Rejecting = Literal["off", "early", "now", "decode", "late"]
+"""When a request that would miss its limits is turned away (F 5):
+
+off: never. early: on arrival, by the decode load predicted for the end of its prefill. now: on
+arrival, by the decode load of that moment. decode: on arrival by TTFT alone, the TBT limit being
+looked at once the prefill is over. late: both limits only once the prefill is over."""
+_ON_ARRIVAL = ("early", "now", "decode")
+_NO_TBT_CHECK = 10.0
+"""Slack that leaves TBT to the check after the prefill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +129,11 @@ class Scenario:
             "migration.enabled": self.migration,
             "hotspot.enabled": self.hotspot,
             "batching.enabled": self.batching,
-            "admission.mode": "reject" if self.rejecting in ("early", "now") else "off",
-            "admission.early_rejection": self.rejecting == "early",
+            "admission.mode": "reject" if self.rejecting in _ON_ARRIVAL else "off",
+            "admission.early_rejection": self.rejecting != "now",
         }
+        if self.rejecting == "decode":
+            changes["admission.tbt_slack"] = _NO_TBT_CHECK
         return Tunables().changed(changes | dict(self.params))
 
 
@@ -147,7 +155,7 @@ def _check(s: Scenario) -> None:
         ("speeds", all(v > 0 for v in s.speeds), "above 0"),
         ("event_delay_s", s.event_delay_s >= 0, ">= 0"),
         ("failures", all(0 <= f.node < s.nodes for f in s.failures), "nodes of the fleet"),
-        ("rejecting", s.rejecting in ("off", "early", "now", "decode"), "off, early, now, decode"),
+        ("rejecting", s.rejecting in get_args(Rejecting), ", ".join(get_args(Rejecting))),
         ("replay", s.replay in ("time", "think"), "time or think"),
     ]
     for name, good, expected in rules:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from core.domain import Request, RequestId
 from core.hashing import root_key, trace_keys
 from core.simulation.scenario import MODEL
 from core.simulation.sessions import think_seconds, with_sessions
@@ -29,6 +30,27 @@ class Workload:
     priority: list[int]
     first_turn: list[bool]
     children: list[list[tuple[int, float]]]
+    _made: dict[bool, list[Request]] = field(default_factory=dict)
+
+    def requests(self, *, prefill_only: bool) -> list[Request]:
+        """The requests as the scheduler sees them; values, so runs share them."""
+        made = self._made.get(prefill_only)
+        if made is None:
+            made = [self._request(i, prefill_only) for i in range(len(self))]
+            self._made[prefill_only] = made
+        return made
+
+    def _request(self, i: int, prefill_only: bool) -> Request:
+        return Request(
+            id=RequestId(str(i)),
+            model=MODEL,
+            prompt_tokens=self.prompt_tokens[i],
+            keys={self.block_tokens: self.keys[i]},
+            output_tokens_expected=0 if prefill_only else self.output_tokens[i],
+            session=self.session[i],
+            tenant=self.tenant[i],
+            priority=self.priority[i],
+        )
 
     def __len__(self) -> int:
         return len(self.arrival_s)

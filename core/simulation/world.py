@@ -26,7 +26,6 @@ from core.domain import (
     Outcome,
     OutcomeKind,
     Request,
-    RequestId,
     Role,
     Slot,
 )
@@ -80,6 +79,8 @@ class World:
         self.now = 0.0
         self.heap: list[tuple[float, int, Any, Any]] = []
         self.sequence = itertools.count()
+        self.prefill_only = scenario.prefill_only
+        self.requests = workload.requests(prefill_only=self.prefill_only)
         self.records = Records(workload.prompt_tokens)
         self.ended = 0
         self.stopped = False
@@ -225,23 +226,12 @@ class World:
     # -- a request's road --------------------------------------------------------------------
 
     def _arrive(self, now: float, i: int) -> None:
-        w = self.workload
-        request = Request(
-            id=RequestId(str(i)),
-            model=MODEL,
-            prompt_tokens=w.prompt_tokens[i],
-            keys={w.block_tokens: w.keys[i]},
-            output_tokens_expected=0 if self.scenario.prefill_only else w.output_tokens[i],
-            session=w.session[i],
-            tenant=w.tenant[i],
-            priority=w.priority[i],
-        )
         self.records.arrival_s[i] = now
         if self.samples is not None:
             self._sample(now)
         if not i % PROGRESS_EVERY and self.progress is not None:
-            self.stopped = not self.progress(self.ended, len(w))
-        self.place(now, i, request)
+            self.stopped = not self.progress(self.ended, len(self.workload))
+        self.place(now, i, self.requests[i])
 
     def place(self, now: float, i: int, request: Request) -> None:
         """Ask the conductor and follow its answer."""
@@ -322,9 +312,14 @@ class World:
         r.cached[i] = job.cached_tokens
         r.fetched[i] = job.fetched_tokens
         r.node[i] = job.decision.prefill_slot
-        job.reservation.prefill_done(now, cached_tokens=job.cached_tokens)
         self.planners.prefilled(job, now)
-        if self.scenario.prefill_only or job.output_tokens < 2:
+        if self.prefill_only:
+            # Nothing is generated, so the end of the prefill is the end of the request.
+            job.reservation.cached_tokens = job.cached_tokens
+            self._served(job, now)
+            return
+        job.reservation.prefill_done(now, cached_tokens=job.cached_tokens)
+        if job.output_tokens < 2:
             self._served(job, now)
         elif not job.moved:
             self.decode(job, now)
@@ -341,14 +336,14 @@ class World:
         node = self.nodes[job.decision.decode_slot]
         if not node.alive:
             self.attempt_failed(now, job)
-        elif self.scenario.rejecting == "decode" and self._too_late(job, node):
+        elif self.scenario.rejecting in ("decode", "late") and self._too_late(job, node):
             job.reservation.finish(_LATE, now)
             self._end(now, job.index, REJECTED_LATE)
         else:
             node.join(job, now)
 
     def _too_late(self, job: Job, node: EngineNode) -> bool:
-        """Both limits, looked at only now: what rejecting at decode time means."""
+        """Whether the limits, looked at once the prefill is over, are missed."""
         slo = self.tunables.slo
         late = self.records.ttft_s[job.index] > slo.ttft_s
         return late or node.step_s_with(job) > slo.tbt_s
