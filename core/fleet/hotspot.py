@@ -167,6 +167,10 @@ class HotspotDetector:
             return _NOBODY
         return found.excluded
 
+    def fallback(self, now: float) -> bool:
+        """Whether scheduling is to use round robin instead of the policy."""
+        return self.breaker.fallback(now)
+
     def observe(
         self, group: int | None, now: float, *, chosen: int, holders: Iterable[int], nodes: int
     ) -> tuple[TransitionEvent, ...]:
