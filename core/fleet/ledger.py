@@ -57,6 +57,7 @@ class Reservation:
         "cached_tokens",
         "decision",
         "kv_seen",
+        "moved",
         "outcome",
         "phase",
         "prefilled_s",
@@ -68,6 +69,7 @@ class Reservation:
         self, ledger: Ledger, key: int, decision: Decision, now: float, tbt_slo_s: float
     ) -> None:
         self.decision = decision
+        self.moved = decision.decode_slot != decision.prefill_slot
         self.tbt_slo_s = tbt_slo_s
         self.phase = Phase.PREFILL
         self.outcome: Outcome | None = None
@@ -135,7 +137,8 @@ class Ledger:
         self.repeated_closes = 0
         self.void_releases = 0
         self.mean_prefill_s = 0.0
-        self.priorities: Counter[int] = Counter()
+        self.priorities: dict[int, int] = {}
+        """Open requests by priority class; classes without any are left out."""
         self.on_close: Callable[[Reservation, Outcome, float], None] = _nobody
         self._queues: dict[tuple[int, int], dict[int, float]] = {}
         self._ends: dict[tuple[int, int], list[float]] = {}
@@ -149,10 +152,11 @@ class Ledger:
         key = self.begun
         made = Reservation(self, key, decision, now, tbt_slo_s)
         self.open[key] = made
-        self.priorities[decision.request.priority] += 1
+        priority = decision.request.priority
+        self.priorities[priority] = self.priorities.get(priority, 0) + 1
         self._learn_mean(decision.predicted.prefill_s)
         self._enter_queue(made, now)
-        if decision.disaggregated:
+        if made.moved:
             self._enter_batch(made, now)
         return made
 
@@ -177,9 +181,7 @@ class Ledger:
         fleet.queued_tokens[slot] += d.new_tokens
         fleet.prefilling[slot] += 1
         fleet.prompt_tokens[slot] += tokens
-        fleet.kv_tokens[slot] += tokens + (
-            0 if d.disaggregated else d.request.output_tokens_expected
-        )
+        fleet.kv_tokens[slot] += tokens + (0 if r.moved else d.request.output_tokens_expected)
         if d.fetch_from is not None and fleet.has(d.fetch_from):
             source = fleet.slot(d.fetch_from)
             free_at = max(float(fleet.egress_until_s[source]), now)
@@ -192,7 +194,7 @@ class Ledger:
             return
         fleet.decoding[slot] += 1
         r.batch_seen, r.kv_seen = float(fleet.decoding[slot]), float(fleet.kv_tokens[slot])
-        if d.disaggregated:
+        if r.moved:
             fleet.kv_tokens[slot] += d.request.prompt_tokens + d.request.output_tokens_expected
         wait_s = d.predicted.ttft_s if r.prefilled_s is None else 0.0
         r._ends_s = now + wait_s + d.request.output_tokens_expected * d.predicted.tbt_s
@@ -206,7 +208,7 @@ class Ledger:
         self._leave_queue(r, now)
         r.phase = Phase.DECODE
         r.prefilled_s = now
-        if not r.decision.disaggregated:
+        if not r.moved:
             self._enter_batch(r, now)
 
     def _close(self, r: Reservation, outcome: Outcome, now: float) -> None:
@@ -216,7 +218,7 @@ class Ledger:
         was, r.phase, r.outcome = r.phase, Phase.CLOSED, outcome
         if was is Phase.PREFILL:
             self._leave_queue(r, now)
-        if was is Phase.DECODE or r.decision.disaggregated:
+        if was is Phase.DECODE or r.moved:
             self._leave_batch(r)
         self._release_prefill_kv(r)
         del self.open[r._key]
@@ -263,7 +265,7 @@ class Ledger:
             self.void_releases += 1
             return
         fleet.decoding[slot] -= 1
-        if d.disaggregated:
+        if r.moved:
             fleet.kv_tokens[slot] -= d.request.prompt_tokens + d.request.output_tokens_expected
         ends = self._ends[place]
         del ends[bisect_right(ends, r._ends_s) - 1]
@@ -279,9 +281,7 @@ class Ledger:
             return
         tokens = d.request.prompt_tokens
         fleet.prompt_tokens[slot] -= tokens
-        fleet.kv_tokens[slot] -= tokens + (
-            0 if d.disaggregated else d.request.output_tokens_expected
-        )
+        fleet.kv_tokens[slot] -= tokens + (0 if r.moved else d.request.output_tokens_expected)
 
     # -- time that a pipeline group takes on its other members -----------------------------------
 

@@ -1,8 +1,13 @@
 """A node's KV cache: least recently used blocks leave first, tails before heads, tier by tier.
 
-An access refreshes a prompt's blocks from the deepest to the first, so a block is always older
-than the blocks before it in its chain: eviction takes tails first and every tier together stays
-closed under prefixes, as in the engines. With a host tier, blocks that leave the GPU move there.
+An access refreshes all blocks of a prompt at once; among blocks of one access the deepest is the
+oldest. So a block is never younger than those before it in its chain: eviction takes tails first
+and the tiers together stay closed under prefixes, as in the engines. With a host tier, blocks
+that leave the GPU move there.
+
+The order is kept by accesses, not by blocks: each access has a number, a block carries the number
+of its latest one, and eviction goes through the accesses from the oldest on, taking the blocks
+that still carry its number. That makes an access a bulk operation of the dictionary.
 """
 
 from __future__ import annotations
@@ -33,13 +38,20 @@ class CacheListener(Protocol):
 class KvCache:
     """Blocks by key, oldest first. Capacities in blocks; a host capacity of 0 means no tier."""
 
-    __slots__ = ("capacity", "evicted", "gpu", "host", "host_capacity", "listener", "reserved")
+    __slots__ = (
+        "accesses", "capacity", "evicted", "gpu", "host", "host_capacity", "latest", "listener",
+        "reserved",
+    )  # fmt: skip
 
     def __init__(self, capacity: int, listener: CacheListener, *, host_capacity: int = 0) -> None:
         self.capacity = capacity
         self.host_capacity = host_capacity
         self.listener = listener
-        self.gpu: OrderedDict[int, None] = OrderedDict()
+        self.gpu: dict[int, int] = {}
+        """Block -> number of its latest access."""
+        self.accesses: deque[tuple[int, Sequence[int]]] = deque()
+        """(number, blocks in chain order), oldest first."""
+        self.latest = 0
         self.host: OrderedDict[int, None] = OrderedDict()
         self.reserved = 0
         """Blocks taken by running decodes, out of reach for the cache."""
@@ -68,9 +80,9 @@ class KvCache:
         gpu = self.gpu
         held = len(list(takewhile(gpu.__contains__, keys)))
         new = keys[held:]
-        for key in reversed(new):
-            gpu[key] = None
-        _drain(map(gpu.move_to_end, reversed(keys[:held])))
+        self.latest += 1
+        gpu.update(dict.fromkeys(keys, self.latest))
+        self.accesses.append((self.latest, keys))
         if new:
             self.listener.stored(new, Medium.GPU, keys[held - 1] if held else None)
             if self.host:
@@ -86,6 +98,7 @@ class KvCache:
     def clear(self) -> None:
         """The node restarted; nobody is told, as nobody is there to tell."""
         self.gpu.clear()
+        self.accesses.clear()
         self.host.clear()
         self.reserved = 0
 
@@ -94,12 +107,26 @@ class KvCache:
         over = len(gpu) - max(self.capacity - self.reserved, 0)
         if over <= 0:
             return
-        gone = list(islice(gpu, over))
+        gone = self._oldest(over)
         _drain(map(gpu.__delitem__, gone))
         self.evicted += len(gone)
         if self.host_capacity:
             self._demote(gone)
         self.listener.removed(gone, Medium.GPU)
+
+    def _oldest(self, count: int) -> list[int]:
+        """The `count` blocks to evict next, or all there are."""
+        number_of, accesses = self.gpu.get, self.accesses
+        found: list[int] = []
+        while accesses and len(found) < count:
+            number, keys = accesses.popleft()
+            alive = [key for key in keys if number_of(key) == number]
+            over = len(found) + len(alive) - count
+            if over > 0:
+                accesses.appendleft((number, alive[:over]))
+                alive = alive[over:]
+            found += reversed(alive)
+        return found
 
     def _demote(self, gone: list[int]) -> None:
         host = self.host
