@@ -9,7 +9,8 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 OFFLINE = {
@@ -155,6 +156,20 @@ def wait_ready(engines: Sequence[Engine], *, within_s: float = 400.0) -> None:
         if waiting and time.monotonic() > deadline:
             raise TimeoutError(f"{[str(e.log) for e in waiting]} not ready in {within_s} s")
         time.sleep(0.25)
+
+
+@contextmanager
+def running(engines: Iterable[Engine]) -> Iterator[None]:
+    """All engines started and ready inside; stopped on the way out, whatever happened."""
+    started = list(engines)
+    try:
+        for engine in started:
+            engine.start()
+        wait_ready(started)
+        yield
+    finally:
+        for engine in started:
+            engine.stop()
 
 
 def vllm(

@@ -25,6 +25,7 @@ class EmulatedEngine:
         self._ports: dict[str, int] = {}
         self.state: dict[str, Any] = {}
         self._process: asyncio.subprocess.Process | None = None
+        self._client = httpx.AsyncClient(trust_env=False, timeout=30, verify=False)
 
     @property
     def url(self) -> str:
@@ -66,16 +67,19 @@ class EmulatedEngine:
         self._process.send_signal(number)
 
     async def fault(self, **values: Any) -> None:
-        async with httpx.AsyncClient(trust_env=False) as client:
-            (await client.post(f"{self.url}/emulated/faults", json=values)).raise_for_status()
+        answer = await self._client.post(f"{self.url}/emulated/faults", json=values)
+        answer.raise_for_status()
 
     async def complete(self, ids: list[int], *, max_tokens: int = 4) -> dict[str, Any]:
         """A completion of token ids; its whole answer."""
         body = {"model": "tiny", "prompt": ids, "max_tokens": max_tokens, "temperature": 0}
-        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
-            answer = await client.post(f"{self.url}/v1/completions", json=body)
-            answer.raise_for_status()
-            return answer.json()
+        answer = await self._client.post(f"{self.url}/v1/completions", json=body)
+        answer.raise_for_status()
+        return answer.json()
+
+    async def close(self) -> None:
+        await self.end()
+        await self._client.aclose()
 
 
 def _port(address: str) -> int:
@@ -90,4 +94,4 @@ async def emulated(*arguments: str, **named: Any):
     try:
         yield engine
     finally:
-        await engine.end()
+        await engine.close()
