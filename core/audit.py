@@ -133,6 +133,7 @@ def outcome_record(opened: OpenDecision, outcome: Outcome, finished_at: datetime
         slo_missed="+".join(missed),
         status=outcome.status,
         error=outcome.error[:500],
+        failed_node=outcome.failed_node,
     )
 
 

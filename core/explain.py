@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from core.audit_json import (
     Candidate,
     StoredCandidates,
@@ -219,6 +221,16 @@ def _missed_match(d: DecisionRecord, prefill: Selection) -> str:
     return f"{best.node} holds {held:.0f} tokens, but lost: {best.why_not}."
 
 
+def explain_json(stored: StoredDecision) -> str:
+    """The explanation of one stored decision as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(explain(stored))).decode()
+
+
+def explain_text(stored: StoredDecision) -> str:
+    """The explanation of one stored decision as plain text."""
+    return explanation_text(explain(stored))
+
+
 # -- text ------------------------------------------------------------------------------------
 
 
@@ -342,6 +354,8 @@ def _outcome_text(e: Explanation) -> str:
         text += f" in {_time(o.e2e_s)}"
     if o.status is not None:
         text += f", status {o.status}"
+    if o.failed_node:
+        text += f", {o.failed_node} failed"
     return text + (f": {o.error}" if o.error else "") + "."
 
 

@@ -94,6 +94,8 @@ class OutcomeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Limits the observed times broke: empty, ``ttft``, ``tbt`` or ``ttft+tbt``."""
     status: int | None = None
     error: str = ""
+    failed_node: str | None = None
+    """Which node failed, where it was told apart from the one that worked last."""
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):

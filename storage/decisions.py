@@ -87,6 +87,9 @@ def _branches(query: DecisionQuery, before: Cursor | None) -> Iterator[Select[*t
         yield statement
         return
     prefill, decode = decisions.c.prefill_node, decisions.c.decode_node
+    if rare:
+        yield statement.where(or_(prefill == query.node, decode == query.node))
+        return
     yield statement.where(prefill == query.node)
     yield statement.where(decode == query.node, decode != prefill)
 

@@ -136,6 +136,7 @@ outcomes = Table(
     _required("slo_missed", Text),
     _count("status"),
     _required("error", Text),
+    Column("failed_node", Text(), nullable=True),
     # The decision's time comes first: rows lie in time order, ranges need no further index, and
     # the key fits native partitions by time. One id has one time, so it is unique all the same.
     PrimaryKeyConstraint("decided_us", "decision_id"),

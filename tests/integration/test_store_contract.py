@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,7 @@ def test_a_record_comes_back_as_it_was_put(storage):
         slo_missed="ttft+tbt",
         status=502,
         error="broke",
+        failed_node="d0",
     )
     assert keep(storage, full, ended).decision("0197-x") == StoredDecision(full, ended)
 
@@ -555,6 +557,13 @@ def test_reading_while_the_writer_writes(storage):
             assert numbers(rows) == sorted(numbers(rows), reverse=True)
     assert storage.sink.flush(60)
     assert store.counts().decisions == 3000
+
+
+def test_many_threads_read_at_once(storage):
+    store = keep(storage, *(decision(n) for n in range(50)))
+    with ThreadPoolExecutor(12) as pool:
+        asked = [pool.submit(found, store, node="p0") for _ in range(60)]
+        assert all(answer.result() == list(range(49, -1, -1)) for answer in asked)
 
 
 def test_a_store_that_is_away_says_so_and_comes_back(tmp_path):

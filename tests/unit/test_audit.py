@@ -163,10 +163,13 @@ def test_a_decision_with_eight_candidates_is_below_a_kilobyte():
 )
 def test_outcome_record_says_which_limits_were_missed(ttft_s: float, tbt_s: float, missed: str):
     opened = OpenDecision(id="d-1", at=AT, ttft_slo_s=1.0, tbt_slo_s=0.2)
-    outcome = Outcome(kind=OutcomeKind.OK, ttft_s=ttft_s, tbt_s=tbt_s, cached_tokens=16)
+    outcome = Outcome(
+        kind=OutcomeKind.OK, ttft_s=ttft_s, tbt_s=tbt_s, cached_tokens=16, failed_node=NodeId("d0")
+    )
     r = outcome_record(opened, outcome, AT + timedelta(seconds=2))
     assert r.slo_missed == missed
     assert (r.decision_id, r.decided_at, r.kind, r.cached_tokens) == ("d-1", AT, "ok", 16)
+    assert r.failed_node == "d0"
 
 
 def test_outcome_without_observations_misses_nothing_and_long_errors_are_cut():

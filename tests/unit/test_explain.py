@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +11,13 @@ import pytest
 
 from core.audit import candidates_json, excluded_json
 from core.domain import CandidateTable, NodeId, Reason
-from core.explain import DECODE_FORMULA, explain, explanation_text
+from core.explain import (
+    DECODE_FORMULA,
+    explain,
+    explain_json,
+    explain_text,
+    explanation_text,
+)
 from core.ports import DecisionRecord, OutcomeRecord, StoredDecision
 
 AT = datetime(2026, 3, 1, 12, 0, 0, 250_000, tzinfo=UTC)
@@ -212,6 +219,20 @@ def test_the_text_tells_the_whole_story():
     assert ttft.split()[-8:] == ["token", "600", "ms", "1.5", "s", "1", "s", "missed"]
     header = next(line for line in text.splitlines() if line.split()[:1] == ["node"])
     assert header.split() == ["node", "total", "queue", "prefill", "match_tokens"]
+
+
+def test_as_json_it_can_be_read_by_programs():
+    found = json.loads(explain_json(StoredDecision(record(), outcome())))
+    assert found["verdict"] == "Placed on p0."
+    assert found["prefill"]["candidates"][1]["why_not"].startswith("1.15 worse")
+    assert found["decision"]["id"] == found["outcome"]["decision_id"] == "0197-1"
+    assert explain_text(StoredDecision(record())).startswith("Decision 0197-1")
+
+
+def test_a_failure_names_its_node():
+    failed = outcome(kind="engine_error", status=502, failed_node="d0", error="reset")
+    text = explanation_text(explain(StoredDecision(record(), failed)))
+    assert "Outcome: engine_error, 200 tokens in 9 s, status 502, d0 failed: reset." in text
 
 
 def test_an_open_decision_has_no_outcome_yet():
