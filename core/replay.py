@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,14 +112,19 @@ class Replay:
         ) as session:
             model = self._model or await self._first_model(session)
             began = time.perf_counter()
-            tasks = set()
+            tasks: set[asyncio.Task[None]] = set()
+
+            def ended(task: asyncio.Task[None]) -> None:
+                tasks.discard(task)
+                progress(1)
+
             for request in self._trace.requests:
                 due = began + request.arrival_s / self._speed
                 if await self._wait(due - time.perf_counter()):
                     break
                 task = asyncio.create_task(self._one(session, model, request))
                 tasks.add(task)
-                task.add_done_callback(lambda done: (tasks.discard(done), progress(1)))
+                task.add_done_callback(ended)
             await self._finish(tasks)
         return report(self.seen, self._trace, time.perf_counter() - began)
 
@@ -180,7 +184,8 @@ class Replay:
         except asyncio.CancelledError:
             seen.error = seen.error or "stopped"
             raise
-        except (aiohttp.ClientError, TimeoutError, OSError) as e:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as e:
+            # A ValueError is an answer that does not parse.
             seen.error = f"{type(e).__name__}: {e}"
 
     async def _exchange(
@@ -203,20 +208,17 @@ class Replay:
 
     async def _read(self, answer: aiohttp.ClientResponse, sent: float, seen: Seen) -> None:
         framer, last, done = SseFramer(), sent, False
-        async with aclosing(answer.content.iter_any()) as parts:
-            async for part in parts:
-                now = time.perf_counter()
-                tokens, done = _scan(framer.feed(part), seen, done)
-                if not tokens:
-                    continue
-                if seen.ttft_s is None:
-                    seen.ttft_s = now - sent
-                    tokens -= 1
-                else:
-                    seen.gaps_s.append(now - last)
-                    tokens -= 1
-                seen.gaps_s += [0.0] * tokens
-                last = now
+        async for part in answer.content.iter_any():
+            now = time.perf_counter()
+            tokens, done = _scan(framer.feed(part), seen, done)
+            if not tokens:
+                continue
+            if seen.ttft_s is None:
+                seen.ttft_s = now - sent
+            else:
+                seen.gaps_s.append(now - last)
+            seen.gaps_s += [0.0] * (tokens - 1)
+            last = now
         if not done and not seen.error:
             seen.error = "the stream ended without [DONE]"
 

@@ -30,20 +30,20 @@ class _Part(BaseModel):
 class Address(_Part):
     """Where a process listens."""
 
-    host: str = Field("127.0.0.1", description="address to bind")
-    port: Port = Field(0, description="TCP port; 0 picks a free one")
+    host: str = Field(default="127.0.0.1", description="address to bind")
+    port: Port = Field(default=0, description="TCP port; 0 picks a free one")
 
 
 class ServerAddress(Address):
     """The service: data plane and admin API."""
 
-    port: Port = Field(8080, description="TCP port; 0 picks a free one")
+    port: Port = Field(default=8080, description="TCP port; 0 picks a free one")
 
 
 class ConsoleAddress(Address):
     """The console."""
 
-    port: Port = Field(8501, description="TCP port")
+    port: Port = Field(default=8501, description="TCP port")
 
 
 class ModelSettings(_Part):
@@ -51,7 +51,7 @@ class ModelSettings(_Part):
 
     name: str = Field(description="served model name")
     tokenizer_dir: Path | None = Field(
-        None, description="directory with tokenizer.json and tokenizer_config.json"
+        default=None, description="directory with tokenizer.json and tokenizer_config.json"
     )
 
     @field_validator("tokenizer_dir")
@@ -66,8 +66,8 @@ class EventSettings(_Part):
     """ZMQ addresses of a node's KV events; left out, they are asked of the engine."""
 
     live: str = Field(description="publisher, tcp://host:port")
-    replay: str | None = Field(None, description="replay socket, tcp://host:port")
-    topic: str = Field("", description="subscription prefix")
+    replay: str | None = Field(default=None, description="replay socket, tcp://host:port")
+    topic: str = Field(default="", description="subscription prefix")
 
     @field_validator("live", "replay")
     @classmethod
@@ -82,30 +82,38 @@ class NodeSettings(_Part):
 
     id: str = Field(description="unique name", min_length=1, max_length=128)
     url: str = Field(description="base URL, http://host:port")
-    engine: EngineKind = Field(EngineKind.VLLM, description="vllm, sglang or emulated")
-    role: Role = Field(Role.BOTH, description="prefill, decode or both")
-    models: tuple[str, ...] = Field((), description="served names; asked of the engine if empty")
-    block_size: int = Field(16, ge=1, description="tokens a KV block, until the engine tells")
-    kv_capacity_tokens: int = Field(0, ge=0, description="KV cache size; 0: learned")
-    context_tokens_max: int = Field(0, ge=0, description="longest prompt; 0: learned")
-    batch_max: int = Field(256, ge=1, description="requests decoded at once")
-    queue_max: int = Field(1024, ge=1, description="requests waiting at most")
-    profile: str = Field("generic-7b-1gpu", description="cost profile")
-    mfu: float | None = Field(None, gt=0, le=1, description="prefill FLOPs utilisation")
-    speed: Positive = Field(1.0, description="relative to the profile")
-    host: str = Field("", description="topology: host")
-    rack: str = Field("", description="topology: rack")
-    zone: str = Field("", description="topology: zone")
-    links: tuple[LinkKind, ...] = Field((LinkKind.TCP,), description="kinds of link it has")
-    events: EventSettings | Literal["auto", "off"] = Field(
-        "auto", description="KV events: auto asks the engine, off uses routing history"
+    engine: EngineKind = Field(default=EngineKind.VLLM, description="vllm, sglang or emulated")
+    role: Role = Field(default=Role.BOTH, description="prefill, decode or both")
+    models: tuple[str, ...] = Field(
+        default=(), description="served names; asked of the engine if empty"
     )
-    dp_rank: int | None = Field(None, ge=0, description="data-parallel rank behind the address")
-    tenants: frozenset[str] = Field(frozenset(), description="tenants allowed; empty: all")
-    weight: Positive = Field(1.0, description="relative share of traffic")
-    can_fetch: bool = Field(False, description="pulls prefix blocks from other nodes when told")
+    block_size: int = Field(
+        default=16, ge=1, description="tokens a KV block, until the engine tells"
+    )
+    kv_capacity_tokens: int = Field(default=0, ge=0, description="KV cache size; 0: learned")
+    context_tokens_max: int = Field(default=0, ge=0, description="longest prompt; 0: learned")
+    batch_max: int = Field(default=256, ge=1, description="requests decoded at once")
+    queue_max: int = Field(default=1024, ge=1, description="requests waiting at most")
+    profile: str = Field(default="generic-7b-1gpu", description="cost profile")
+    mfu: float | None = Field(default=None, gt=0, le=1, description="prefill FLOPs utilisation")
+    speed: Positive = Field(default=1.0, description="relative to the profile")
+    host: str = Field(default="", description="topology: host")
+    rack: str = Field(default="", description="topology: rack")
+    zone: str = Field(default="", description="topology: zone")
+    links: tuple[LinkKind, ...] = Field(default=(LinkKind.TCP,), description="kinds of link it has")
+    events: EventSettings | Literal["auto", "off"] = Field(
+        default="auto", description="KV events: auto asks the engine, off uses routing history"
+    )
+    dp_rank: int | None = Field(
+        default=None, ge=0, description="data-parallel rank behind the address"
+    )
+    tenants: frozenset[str] = Field(default=frozenset(), description="tenants allowed; empty: all")
+    weight: Positive = Field(default=1.0, description="relative share of traffic")
+    can_fetch: bool = Field(
+        default=False, description="pulls prefix blocks from other nodes when told"
+    )
     kv_transfer: str = Field(
-        "", description="P/D connector (nixl, bootstrap); equal names can work together"
+        default="", description="P/D connector (nixl, bootstrap); equal names can work together"
     )
 
     @field_validator("url")
@@ -128,39 +136,43 @@ class NodeSettings(_Part):
 class LimitSettings(_Part):
     """Bounds of the gateway."""
 
-    body_bytes_max: int = Field(8 << 20, ge=1024, description="bytes; largest request body")
-    requests_max: int = Field(20_000, ge=1, description="requests in flight; beyond it 503")
-    connect_timeout_s: Positive = Field(0.5, description="s; to an engine")
-    first_byte_timeout_s: Positive = Field(120.0, description="s; engine's first byte")
-    idle_timeout_s: Positive = Field(60.0, description="s; between bytes of a stream")
-    retries_max: int = Field(2, ge=0, le=10, description="further attempts before the first byte")
-    retry_share: float = Field(0.2, ge=0, le=1, description="retries over requests")
-    retry_min: int = Field(3, ge=0, description="retries always allowed in ten seconds")
-    drain_s: float = Field(120.0, ge=0, description="s; wait for streams when stopping")
+    body_bytes_max: int = Field(default=8 << 20, ge=1024, description="bytes; largest request body")
+    requests_max: int = Field(default=20_000, ge=1, description="requests in flight; beyond it 503")
+    connect_timeout_s: Positive = Field(default=0.5, description="s; to an engine")
+    first_byte_timeout_s: Positive = Field(default=120.0, description="s; engine's first byte")
+    idle_timeout_s: Positive = Field(default=60.0, description="s; between bytes of a stream")
+    retries_max: int = Field(
+        default=2, ge=0, le=10, description="further attempts before the first byte"
+    )
+    retry_share: float = Field(default=0.2, ge=0, le=1, description="retries over requests")
+    retry_min: int = Field(default=3, ge=0, description="retries always allowed in ten seconds")
+    drain_s: float = Field(default=120.0, ge=0, description="s; wait for streams when stopping")
 
 
 class ProbeSettings(_Part):
     """How nodes are watched."""
 
-    interval_s: Positive = Field(2.0, description="s; between health checks")
-    timeout_s: Positive = Field(1.5, description="s; of one health check")
-    down_after: int = Field(3, ge=1, description="failed checks until dead")
-    up_after: int = Field(2, ge=1, description="good checks until healthy again")
-    scrape_interval_s: Positive = Field(0.5, description="s; between readings of the metrics")
+    interval_s: Positive = Field(default=2.0, description="s; between health checks")
+    timeout_s: Positive = Field(default=1.5, description="s; of one health check")
+    down_after: int = Field(default=3, ge=1, description="failed checks until dead")
+    up_after: int = Field(default=2, ge=1, description="good checks until healthy again")
+    scrape_interval_s: Positive = Field(
+        default=0.5, description="s; between readings of the metrics"
+    )
 
 
 class EmulationSettings(_Part):
     """The emulated fleet and workload that `conductor up` starts without nodes of your own."""
 
-    prefill: int = Field(3, ge=0, description="prefill nodes")
-    decode: int = Field(2, ge=0, description="decode nodes")
-    both: int = Field(1, ge=0, description="nodes that do both")
-    model: str = Field("demo-7b", description="served model name")
-    block_size: int = Field(32, ge=1, description="tokens a KV block")
-    kv_tokens: int = Field(3_000_000, ge=1024, description="KV cache of a node, tokens")
-    profile: str = Field("tiny-emulated", description="cost profile")
-    time_scale: Positive = Field(1.0, description="model times are divided by this")
-    requests_per_s: float = Field(2.0, ge=0, description="1/s; built-in workload; 0: none")
+    prefill: int = Field(default=3, ge=0, description="prefill nodes")
+    decode: int = Field(default=2, ge=0, description="decode nodes")
+    both: int = Field(default=1, ge=0, description="nodes that do both")
+    model: str = Field(default="demo-7b", description="served model name")
+    block_size: int = Field(default=32, ge=1, description="tokens a KV block")
+    kv_tokens: int = Field(default=3_000_000, ge=1024, description="KV cache of a node, tokens")
+    profile: str = Field(default="tiny-emulated", description="cost profile")
+    time_scale: Positive = Field(default=1.0, description="model times are divided by this")
+    requests_per_s: float = Field(default=2.0, ge=0, description="1/s; built-in workload; 0: none")
 
 
 class Settings(BaseSettings):
@@ -172,16 +184,18 @@ class Settings(BaseSettings):
 
     server: ServerAddress = ServerAddress()
     console: ConsoleAddress = ConsoleAddress()
-    state_dir: Path = Field(Path("conductor-state"), description="database and logs")
-    database_url: str = Field("", description="SQLAlchemy URL; empty: SQLite in state_dir")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="logging")
-    seed: int | None = Field(None, description="seed of tie-breaking; unset: random")
+    state_dir: Path = Field(default=Path("conductor-state"), description="database and logs")
+    database_url: str = Field(default="", description="SQLAlchemy URL; empty: SQLite in state_dir")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="logging"
+    )
+    seed: int | None = Field(default=None, description="seed of tie-breaking; unset: random")
     nodes: tuple[NodeSettings, ...] = ()
     models: tuple[ModelSettings, ...] = ()
     limits: LimitSettings = LimitSettings()
     probe: ProbeSettings = ProbeSettings()
     emulation: EmulationSettings = EmulationSettings()
-    tunables: dict[str, Any] = Field({}, description="start values of live tunables")
+    tunables: dict[str, Any] = Field(default={}, description="start values of live tunables")
 
     @model_validator(mode="after")
     def _distinct_nodes(self) -> Settings:
