@@ -389,13 +389,15 @@ def _checked(path: str, f: dataclasses.Field[Any], value: Any) -> Any:
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise Invalid(f"{path}: {value!r} is not a number", field=path)
-    if isinstance(f.default, int) and value != int(value):
-        raise Invalid(f"{path}: {value!r} is not a whole number", field=path)
     if not meta["low"] <= value <= meta["high"]:
         unit = f" {meta['unit']}" if meta["unit"] else ""
         text = f"{path}: {value} is outside {meta['low']:g}..{meta['high']:g}{unit}"
         raise Invalid(text, field=path)
-    return type(f.default)(value)
+    if isinstance(f.default, float):
+        return float(value)
+    if value != int(value):
+        raise Invalid(f"{path}: {value!r} is not a whole number", field=path)
+    return int(value)
 
 
 def _check_whole(tree: Tunables) -> None:
