@@ -70,10 +70,9 @@ class Links:
 
     def _share(self, now: float, around: Flow) -> None:
         """New rates for every flow that shares an end with `around`."""
-        source, target = self.sending[around.source], self.receiving[around.target]
-        affected = (
-            source if len(target) <= 1 else [*source, *(f for f in target if f not in source)]
-        )
+        affected = self.sending[around.source] + [
+            flow for flow in self.receiving[around.target] if flow.source != around.source
+        ]
         for flow in affected:
             flow.left_bytes = max(flow.left_bytes - flow.rate * (now - flow.since_s), 0.0)
             flow.since_s = now
