@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from core.errors import IntegrityError
 from core.index.forest import Forest
 from core.index.lanes import Lane, Lanes
-from core.index.tiers import Tiers
+from core.index.table import BlockTable
 
 
-def check(held: dict[int, int], lanes: Lanes, forest: Forest, tiers: Tiers) -> None:
+def check(table: BlockTable) -> None:
     """Raise IntegrityError naming the first invariant that does not hold."""
+    held, lanes, forest = table.held, table.lanes, table.forest
     known = lanes.live | lanes.retired
     for key, mask in held.items():
         _demand(mask != 0 and not mask & ~known, f"block {key:#x} has holders that do not exist")
@@ -28,8 +29,8 @@ def check(held: dict[int, int], lanes: Lanes, forest: Forest, tiers: Tiers) -> N
         _demand(listed != loose, f"block {parent:#x} has children but is neither listed nor loose")
     _demand(forest.loose <= forest.children.keys() | held.keys(), "a loose key has no children")
     _demand(forest.roots <= forest.loose, "a root is not loose")
-    for table in (tiers.below, *tiers.tables.values()):
-        for key, mask in table.items():
+    for lower in (table.tiers.below, *table.tiers.tables.values()):
+        for key, mask in lower.items():
             extra = mask & lanes.live & ~held.get(key, 0)
             _demand(not extra, f"block {key:#x} is in a lower medium of nobody who holds it")
 

@@ -10,28 +10,28 @@ Nothing here blocks for long: every call costs at most its own keys, and `sweep`
 
 from __future__ import annotations
 
-import sys
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
 import numpy as np
 
-from core.domain import Medium, Slot
+from core.domain import BlockKey, Medium, Slot
 from core.index.approximate import note_route
-from core.index.forest import Forest
+from core.index.heat import Heat, Point
 from core.index.integrity import check
-from core.index.lanes import Lane, Lanes
+from core.index.lanes import Lane
 from core.index.matching import WALK_MAX, gallop, walk
 from core.index.sweep import Sweeper
-from core.index.tiers import Tiers
-from core.index.types import IndexStats
+from core.index.table import BlockTable
+from core.index.tree import Slices, tree_slices
+from core.index.types import HotPrefix, IndexStats, TreeCell
 
-_KEY_BYTES = 48
-"""What a 64-bit integer takes on the heap."""
-_INTERNED_MAX = 1 << 16
 _RETIRED_MAX = 256
-_PRUNE_FROM = 0.95
-_PRUNE_TO = 0.80
+_POINT_BYTES = 250
+_SAME_RATE = 0.9
+"""Share of a prefix's rate that makes a longer prefix stand for it."""
+_EXTEND_MAX = 8_192
 
 
 class PrefixIndex:
@@ -42,21 +42,14 @@ class PrefixIndex:
     """
 
     def __init__(self, entries_max: int = 4_194_304) -> None:
-        if entries_max < 1:
-            raise ValueError(f"entries_max must be >= 1, not {entries_max}")
-        self.entries_max = entries_max
-        self._held: dict[int, int] = {}
-        self._interned: dict[int, int] = {}
-        self._lanes = Lanes()
-        self._forest = Forest(self._held)
-        self._tiers = Tiers(self._held)
-        self._sweeper = Sweeper(self._held, self._interned, self._forest, self._tiers, self._lanes)
+        self._heat = Heat()
+        self._table = BlockTable(entries_max, self._heat.is_recent)
+        self._held = self._table.held
+        self._lanes = self._table.lanes
+        self._sweeper = Sweeper(self._table)
+        self._histories: list[OrderedDict[int, None]] = []
+        """Routing histories of nodes that are gone, emptied in slices."""
         self._capacity = 0
-        self._thinned = 0
-        """Lanes that lost entries to the bound: continuations of those are refused, not gaps."""
-        self._pruning = False
-        self._evicted = 0
-        self._refused = 0
 
     # -- nodes ---------------------------------------------------------------------------------
 
@@ -106,14 +99,11 @@ class PrefixIndex:
         root_key is then `root` (it only names the tree the run belongs to).
         """
         if keys:
-            self._store(self._exact(slot), keys, medium, parent, root)
+            self._table.store(self._exact(slot), keys, medium, parent, root)
 
     def remove(self, slot: Slot, keys: Sequence[int], *, medium: Medium = Medium.GPU) -> None:
         """The node no longer holds `keys` in `medium`; unknown keys are ignored."""
-        lane = self._exact(slot)
-        if self._tiers.used or medium is not Medium.GPU:
-            keys = self._tiers.removed(medium, keys, lane.bit)
-        self._remove(lane, keys)
+        self._table.remove(self._exact(slot), keys, medium=medium)
 
     def record_route(self, slot: Slot, keys: Sequence[int], now: float, *, root: int = 0) -> None:
         """A prompt was sent to an approximate node, which will hold it; exact nodes ignore it.
@@ -126,8 +116,8 @@ class PrefixIndex:
         if not lane.approximate_blocks or not keys:
             return
         held, evicted = note_route(lane.recent, keys, lane.approximate_blocks)
-        self._remove(lane, evicted)
-        self._store(lane, held, Medium.GPU, None, root)
+        self._table.remove(lane, evicted)
+        self._table.store(lane, held, Medium.GPU, None, root)
 
     # -- questions -----------------------------------------------------------------------------
 
@@ -153,6 +143,25 @@ class PrefixIndex:
                 scatter(row, walk(lookup, chain, walked), size)
         return row
 
+    def match_media(self, keys: Mapping[int, Sequence[int]]) -> dict[Medium, np.ndarray]:
+        """The match of each node by the fastest medium that holds each block, int64[slots].
+
+        The rows sum to `match`. For explanations: walks every matched block where engines offload.
+        """
+        rows = {medium: np.zeros(self._capacity, dtype=np.int64) for medium in Medium}
+        rows[Medium.GPU] += self.match(keys)
+        tiers = self._table.tiers
+        if not tiers.used:
+            return rows
+        for slot, lane in self._lanes.by_slot.items():
+            matched = int(rows[Medium.GPU][slot]) // lane.block_size
+            for key in keys.get(lane.block_size, ())[:matched]:
+                medium = tiers.fastest(key, lane.bit)
+                if medium is not Medium.GPU:
+                    rows[Medium.GPU][slot] -= lane.block_size
+                    rows[medium][slot] += lane.block_size
+        return rows
+
     def holders(self, key: int) -> list[Slot]:
         """Nodes that hold the block, in any medium."""
         mask = self._held.get(key, 0) & self._lanes.live
@@ -165,32 +174,76 @@ class PrefixIndex:
     # -- upkeep --------------------------------------------------------------------------------
 
     def sweep(self, budget: int) -> int:
-        """Clean up to `budget` entries of retired nodes; returns how many were visited."""
-        return self._sweeper.sweep(budget)
+        """Clean up to `budget` entries of nodes that are gone; returns how many were visited."""
+        visited = self._sweeper.sweep(budget)
+        while self._histories and visited < budget:
+            for _ in range(min(budget - visited, len(self._histories[-1]))):
+                self._histories[-1].popitem()
+                visited += 1
+            if not self._histories[-1]:
+                self._histories.pop()
+        return visited
 
     def stats(self) -> IndexStats:
         """Sizes and counters; costs one step a node."""
         lanes = self._lanes.by_slot
-        tables = (self._held, self._forest.children, self._interned, self._tiers.below)
-        masks = len(self._interned) * (28 + self._lanes.live.bit_length() // 7)
-        keys = (len(self._held) + len(self._forest.loose)) * _KEY_BYTES
+        table = self._table
         return IndexStats(
             entries=len(self._held),
-            entries_max=self.entries_max,
+            entries_max=table.entries_max,
             blocks={Slot(slot): lane.blocks for slot, lane in sorted(lanes.items())},
             open_nodes=sum(1 for lane in lanes.values() if lane.gaps),
             unswept_lanes=self._lanes.retired.bit_count(),
-            evicted=self._evicted,
-            refused=self._refused,
+            evicted=table.evicted,
+            refused=table.refused,
             orphans=sum(len(lane.gaps) for lane in lanes.values()),
-            lower_tier=sum(len(table) for table in self._tiers.tables.values()),
-            touched=0,
-            memory_bytes=sum(map(sys.getsizeof, tables)) + masks + keys,
+            lower_tier=sum(map(len, table.tiers.tables.values())),
+            touched=len(self._heat),
+            memory_bytes=table.memory_bytes() + len(self._heat) * _POINT_BYTES,
         )
 
     def check_integrity(self) -> None:
         """Raise IntegrityError where an invariant does not hold; a full pass over the table."""
-        check(self._held, self._lanes, self._forest, self._tiers)
+        check(self._table)
+
+    # -- accesses and views --------------------------------------------------------------------
+
+    def touch(self, keys: Sequence[int], block_size: int, now: float) -> None:
+        """Count an access of the prompt with these block keys at `now` seconds."""
+        self._heat.touch(keys, block_size, now)
+
+    def hot(self, now: float, limit: int) -> list[HotPrefix]:
+        """The `limit` prefixes with the highest access rates, hottest first.
+
+        Of nested prefixes with about the same rate the longest stands for all, carried on to
+        where the listed blocks branch.
+        """
+        return [
+            self._hot_prefix(key, point, now)
+            for key, point in self._heat.hottest(limit, same_share=_SAME_RATE)
+        ]
+
+    def tree(
+        self, now: float, root: int | None = None, *, budget: int = 400, children_max: int = 12
+    ) -> list[TreeCell]:
+        """Cells of the tree, parents before children; all roots, or the one with this root key.
+
+        Each root is a cell without blocks. Costs up to 0.2 s for deep trees: where that is too
+        long in one go, drain `tree_slices`.
+        """
+        slices = self.tree_slices(now, root, budget=budget, children_max=children_max)
+        while True:
+            try:
+                next(slices)
+            except StopIteration as end:
+                cells: list[TreeCell] = end.value
+                return cells
+
+    def tree_slices(
+        self, now: float, root: int | None = None, *, budget: int = 400, children_max: int = 12
+    ) -> Slices:
+        """As `tree`, yielding about every millisecond; the cells are the generator's value."""
+        return tree_slices(self._table, self._heat, now, root, budget, children_max)
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -208,215 +261,25 @@ class PrefixIndex:
 
     def _retire(self, slot: Slot) -> None:
         lane = self._lanes.retire(slot)
-        self._thinned &= ~lane.bit
+        self._table.thinned &= ~lane.bit
+        if lane.recent:
+            self._histories.append(lane.recent)
         if self._lanes.retired.bit_count() > _RETIRED_MAX:
             while self._sweeper.pending:
                 self._sweeper.sweep(1 << 20)
 
-    def _store(
-        self, lane: Lane, keys: Sequence[int], medium: Medium, parent: int | None, root: int
-    ) -> None:
-        held, bit = self._held, lane.bit
-        if not self._thinned & bit or parent is None or held.get(parent, 0) & bit:
-            self._make_room(len(keys))
-        gap = parent is not None and not held.get(parent, 0) & bit
-        if gap and self._thinned & bit:
-            self._refused += len(keys)
-            return
-        lower = medium is not Medium.GPU
-        nowhere = {key for key in keys if not held.get(key, 0) & bit} if lower else set()
-        gap = gap and not held.get(keys[0], 0) & bit
-        self._list(lane, keys, root if parent is None else parent)
-        if parent is None and root in self._forest.loose:
-            self._forest.roots.add(root)
-        if gap or lane.gaps:
-            self._fill_gaps(lane, keys, gap)
-        if lower:
-            self._tiers.stored_lower(medium, keys, nowhere, bit)
-        elif self._tiers.used:
-            self._tiers.stored_gpu(keys, bit)
-
-    def _fill_gaps(self, lane: Lane, keys: Sequence[int], gap: bool) -> None:
-        """The lane now holds `keys`: their children are no gaps, the first may have become one."""
-        for key in keys:
-            lane.gaps.difference_update(self._forest.listed_children(key))
-        if gap and keys[0] in self._held:
-            lane.gaps.add(keys[0])
-        self._lanes.note_gaps(lane)
-
-    def _list(self, lane: Lane, keys: Sequence[int], before: int) -> None:
-        """Enter `keys` for the lane; blocks new to the index go in with bulk updates."""
-        held, forest = self._held, self._forest
-        known = self._known(keys)
-        if known < len(keys):
-            fresh = self._fitting(lane, keys[known:] if known else keys)
-            if not (held.keys().isdisjoint(fresh) and forest.children.keys().isdisjoint(fresh)):
-                self._list_each(lane, keys, before)
-                return
-            entries = dict.fromkeys(fresh, lane.bit)
-            if len(entries) != len(fresh):
-                raise ValueError("keys of one run must differ")
-            if fresh:
-                held.update(entries)
-                forest.link(keys[known - 1] if known else before, fresh[0])
-                forest.link_chain(fresh)
-                lane.blocks += len(fresh)
-        if not self._mark(lane, keys[:known] if known < len(keys) else keys):
-            self._list_each(lane, keys[:known], before)
-
-    def _known(self, keys: Sequence[int]) -> int:
-        """How many leading keys are listed, if the listed ones lead (checked by the caller)."""
-        held, end = self._held, len(keys)
-        if keys[0] not in held:
-            return 0
-        low, step, high = 0, 1, 1
-        while high < end and keys[high] in held:
-            low = high
-            step += step
-            high += step
-        high = min(high, end)
-        while high - low > 1:
-            middle = (low + high) >> 1
-            if keys[middle] in held:
-                low = middle
-            else:
-                high = middle
-        return high
-
-    def _mark(self, lane: Lane, keys: Sequence[int]) -> bool:
-        """Add the lane's bit to the masks of `keys`, up to the first that is not listed.
-
-        True when all were listed. Equal masks stay one object.
-        """
-        held, bit, live, interned = self._held, lane.bit, self._lanes.live, self._interned
-        seen: int | None = None
-        marked: int | None = None
-        added = 0
-        for key in keys:
-            mask = held.get(key)
-            if mask is None:
+    def _hot_prefix(self, key: int, point: Point, now: float) -> HotPrefix:
+        depth = point.depth_blocks
+        for _ in range(_EXTEND_MAX):
+            children = list(islice(self._table.forest.listed_children(key), 2))
+            if len(children) != 1:
                 break
-            if mask is not seen:
-                seen = mask
-                marked = None if mask & bit else (mask | bit) & live
-                marked = interned.setdefault(marked, marked) if marked is not None else None
-            if marked is not None:
-                held[key] = marked
-                added += 1
-        else:
-            mask = 0
-        lane.blocks += added
-        if len(interned) > _INTERNED_MAX:
-            interned.clear()
-        return mask is not None
-
-    def _list_each(self, lane: Lane, keys: Sequence[int], before: int) -> None:
-        """As `_list`, one key at a time, for runs whose listed keys are scattered."""
-        held, forest = self._held, self._forest
-        for key in keys:
-            if key in held:
-                self._mark(lane, (key,))
-            elif self._fitting(lane, (key,)):
-                held[key] = lane.bit
-                lane.blocks += 1
-                forest.link(before, key)
-                forest.listed_again(key)
-            else:
-                return
-            before = key
-
-    def _make_room(self, count: int) -> None:
-        """Prune a slice when the table is nearly full, and on until it is well below."""
-        if self._pruning or len(self._held) + count > _PRUNE_FROM * self.entries_max:
-            self._pruning = self._prune(2 * count + 64)
-
-    def _fitting(self, lane: Lane, fresh: Sequence[int]) -> Sequence[int]:
-        """The leading part of `fresh` that the bound has room for."""
-        room = self.entries_max - len(self._held)
-        if len(fresh) <= room:
-            return fresh
-        self._refused += len(fresh) - room
-        self._thinned |= lane.bit
-        return fresh[:room]
-
-    def _prune(self, count: int) -> bool:
-        """Look at the `count` oldest entries: drop unused tails, give the rest another round.
-
-        True while the table is still above where pruning stops.
-        """
-        held, kept = self._held, []
-        for key in reversed(list(islice(held, count))):
-            if self._forest.has_listed_child(key):
-                kept.append(key)
-            else:
-                self._evict(key)
-        for key in reversed(kept):
-            held[key] = held.pop(key)
-        return len(held) > _PRUNE_TO * self.entries_max
-
-    def _evict(self, key: int) -> None:
-        mask = self._held.pop(key)
-        self._tiers.drop(key)
-        self._forest.delisted(key)
-        self._evicted += 1
-        mask &= self._lanes.live
-        self._thinned |= mask
-        for slot in self._lanes.slots(mask).tolist():
-            lane = self._lanes.by_slot[slot]
-            lane.blocks -= 1
-            lane.recent.pop(key, None)
-            if lane.gaps:
-                lane.gaps.discard(key)
-                self._lanes.note_gaps(lane)
-
-    def _remove(self, lane: Lane, keys: Sequence[int]) -> None:
-        held, bit, interned = self._held, lane.bit, self._interned
-        children = self._forest.children
-        keep = self._lanes.live & ~bit
-        was_open = bool(lane.gaps)
-        seen: int | None = None
-        rest: int | None = None
-        removed = 0
-        for key in self._tails_first(keys):
-            mask = held.get(key)
-            if mask is None:
-                continue
-            if mask is not seen:
-                seen = mask
-                rest = interned.setdefault(mask & keep, mask & keep) if mask & bit else None
-            if rest is None:
-                continue
-            removed += 1
-            if rest:
-                held[key] = rest
-            else:
-                del held[key]
-            child = children.get(key)
-            if child is not None:
-                if type(child) is int and child not in held:
-                    del children[key]
-                else:
-                    self._bereave(lane, key)
-            if not rest and self._tiers.used:
-                self._tiers.drop(key)
-            if lane.gaps:
-                lane.gaps.discard(key)
-        lane.blocks -= removed
-        if was_open or lane.gaps:
-            self._lanes.note_gaps(lane)
-
-    def _tails_first(self, keys: Sequence[int]) -> Sequence[int]:
-        """`keys` turned round where they run from head to tail."""
-        if len(keys) > 1:
-            children = self._forest.children.get(keys[0])
-            if children == keys[1] or (isinstance(children, set) and keys[1] in children):
-                return keys[::-1]
-        return keys
-
-    def _bereave(self, lane: Lane, key: int) -> None:
-        """The lane lost `key`: children it still holds are gaps now."""
-        for child in self._forest.listed_children(key):
-            if self._held[child] & lane.bit:
-                lane.gaps.add(child)
-        if key not in self._held:
-            self._forest.delisted(key)
+            key, depth = children[0], depth + 1
+        return HotPrefix(
+            key=BlockKey(key),
+            depth_blocks=depth,
+            tokens=depth * point.block_size,
+            rate_per_s=self._heat.rate(point, now),
+            hits=point.hits,
+            holders=tuple(self.holders(key)),
+        )

@@ -8,27 +8,17 @@ place in the forest or becomes loose, and keys that become loose are added to th
 
 from __future__ import annotations
 
-from core.index.forest import Forest
-from core.index.lanes import Lanes
-from core.index.tiers import Tiers
+from core.index.table import BlockTable
 
 
 class Sweeper:
     """One pass at a time over the index's table; `done` bits are released at its end."""
 
-    def __init__(
-        self,
-        held: dict[int, int],
-        interned: dict[int, int],
-        forest: Forest,
-        tiers: Tiers,
-        lanes: Lanes,
-    ) -> None:
-        self._held = held
-        self._interned = interned
-        self._forest = forest
-        self._tiers = tiers
-        self._lanes = lanes
+    def __init__(self, table: BlockTable) -> None:
+        self._table = table
+        self._held = table.held
+        self._forest = table.forest
+        self._lanes = table.lanes
         self._dirty = 0
         self._stack: list[int] = []
         self._path: set[int] = set()
@@ -81,20 +71,20 @@ class Sweeper:
         if mask is None:
             self._forest.tidy((key,))
             return
-        if self._tiers.used:
-            self._tiers.keep(key, self._lanes.live)
+        if self._table.tiers.used:
+            self._table.tiers.keep(key, self._lanes.live)
         if mask & self._dirty:
             rest = mask & self._lanes.live
             if rest:
-                self._held[key] = self._interned.setdefault(rest, rest)
+                self._held[key] = self._table.interned.setdefault(rest, rest)
             else:
                 del self._held[key]
-                self._tiers.drop(key)
+                self._table.tiers.drop(key)
                 self._forest.delisted(key)
 
     def _finish(self) -> None:
         self._forest.newly_loose = None
         self._path.clear()
-        self._tiers.settle()
+        self._table.tiers.settle()
         self._lanes.release(self._dirty)
         self._dirty = 0

@@ -53,6 +53,12 @@ class Tiers:
         for table in (self.below, *self.tables.values()):
             _clear(table, key, ~live)
 
+    def fastest(self, key: int, bit: int) -> Medium:
+        """The fastest medium in which a holder of `key` has it."""
+        if not self.below.get(key, 0) & bit:
+            return Medium.GPU
+        return Medium.CPU if self.tables[Medium.CPU].get(key, 0) & bit else Medium.DISK
+
     def settle(self) -> None:
         """Notice that nothing is held below the GPU any more."""
         self.used = any(self.tables.values())

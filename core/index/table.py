@@ -1,0 +1,267 @@
+"""The table of blocks: key -> mask of holders, kept consistent with links, tiers and bounds.
+
+New runs go in with bulk updates, since most of what an engine stores is new to everybody; what
+the fleet knows already is marked block by block. A holder that ends up with a block but not its
+parent gets a gap, which is how the index knows whom it may gallop over.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from core.domain import Medium
+from core.index.forest import Forest
+from core.index.lanes import Lane, Lanes
+from core.index.tiers import Tiers
+
+_KEY_BYTES = 48
+"""What a 64-bit integer takes on the heap."""
+_INTERNED_MAX = 1 << 16
+_PRUNE_FROM = 0.95
+_PRUNE_TO = 0.80
+
+
+class BlockTable:
+    """Blocks and their holders, bounded to `entries_max` entries.
+
+    Near the bound the oldest unused tails are dropped, and what does not fit is refused: the
+    table then lists a subset of what is held.
+    """
+
+    def __init__(self, entries_max: int, in_use: Callable[[int], bool]) -> None:
+        if entries_max < 1:
+            raise ValueError(f"entries_max must be >= 1, not {entries_max}")
+        self.entries_max = entries_max
+        self.held: dict[int, int] = {}
+        self.interned: dict[int, int] = {}
+        """Masks by value, so that equal masks are one object; may be emptied at any time."""
+        self.lanes = Lanes()
+        self.forest = Forest(self.held)
+        self.tiers = Tiers(self.held)
+        self.thinned = 0
+        """Lanes that lost entries to the bound: continuations of those are refused, not gaps."""
+        self.evicted = 0
+        self.refused = 0
+        self._pruning = False
+        self._in_use = in_use
+
+    def memory_bytes(self) -> int:
+        """Estimate of what the table, its links and its keys take."""
+        tables = (self.held, self.forest.children, self.interned, self.tiers.below)
+        masks = len(self.interned) * (28 + self.lanes.live.bit_length() // 7)
+        keys = (len(self.held) + len(self.forest.loose)) * _KEY_BYTES
+        return sum(map(sys.getsizeof, tables)) + masks + keys
+
+    def store(
+        self, lane: Lane, keys: Sequence[int], medium: Medium, parent: int | None, root: int
+    ) -> None:
+        """Enter a run for the lane; see PrefixIndex.store."""
+        held, bit = self.held, lane.bit
+        if not self.thinned & bit or parent is None or held.get(parent, 0) & bit:
+            self._make_room(len(keys))
+        gap = parent is not None and not held.get(parent, 0) & bit
+        if gap and self.thinned & bit:
+            self.refused += len(keys)
+            return
+        lower = medium is not Medium.GPU
+        nowhere = {key for key in keys if not held.get(key, 0) & bit} if lower else set()
+        gap = gap and not held.get(keys[0], 0) & bit
+        self._list(lane, keys, root if parent is None else parent)
+        if parent is None and root in self.forest.loose:
+            self.forest.roots.add(root)
+        if gap or lane.gaps:
+            self._fill_gaps(lane, keys, gap)
+        if lower:
+            self.tiers.stored_lower(medium, keys, nowhere, bit)
+        elif self.tiers.used:
+            self.tiers.stored_gpu(keys, bit)
+
+    def _fill_gaps(self, lane: Lane, keys: Sequence[int], gap: bool) -> None:
+        """The lane now holds `keys`: their children are no gaps, the first may have become one."""
+        for key in keys:
+            lane.gaps.difference_update(self.forest.listed_children(key))
+        if gap and keys[0] in self.held:
+            lane.gaps.add(keys[0])
+        self.lanes.note_gaps(lane)
+
+    def _list(self, lane: Lane, keys: Sequence[int], before: int) -> None:
+        """Enter `keys` for the lane; blocks new to the index go in with bulk updates."""
+        held, forest = self.held, self.forest
+        known = self._known(keys)
+        if known < len(keys):
+            fresh = self._fitting(lane, keys[known:] if known else keys)
+            if not (held.keys().isdisjoint(fresh) and forest.children.keys().isdisjoint(fresh)):
+                self._list_each(lane, keys, before)
+                return
+            entries = dict.fromkeys(fresh, lane.bit)
+            if len(entries) != len(fresh):
+                raise ValueError("keys of one run must differ")
+            if fresh:
+                held.update(entries)
+                forest.link(keys[known - 1] if known else before, fresh[0])
+                forest.link_chain(fresh)
+                lane.blocks += len(fresh)
+        if not self._mark(lane, keys[:known] if known < len(keys) else keys):
+            self._list_each(lane, keys[:known], before)
+
+    def _known(self, keys: Sequence[int]) -> int:
+        """How many leading keys are listed, if the listed ones lead (checked by the caller)."""
+        held, end = self.held, len(keys)
+        if keys[0] not in held:
+            return 0
+        low, step, high = 0, 1, 1
+        while high < end and keys[high] in held:
+            low = high
+            step += step
+            high += step
+        high = min(high, end)
+        while high - low > 1:
+            middle = (low + high) >> 1
+            if keys[middle] in held:
+                low = middle
+            else:
+                high = middle
+        return high
+
+    def _mark(self, lane: Lane, keys: Sequence[int]) -> bool:
+        """Add the lane's bit to the masks of `keys`, up to the first that is not listed.
+
+        True when all were listed. Equal masks stay one object.
+        """
+        held, bit, live, interned = self.held, lane.bit, self.lanes.live, self.interned
+        seen: int | None = None
+        marked: int | None = None
+        added = 0
+        for key in keys:
+            mask = held.get(key)
+            if mask is None:
+                break
+            if mask is not seen:
+                seen = mask
+                marked = None if mask & bit else (mask | bit) & live
+                marked = interned.setdefault(marked, marked) if marked is not None else None
+            if marked is not None:
+                held[key] = marked
+                added += 1
+        else:
+            mask = 0
+        lane.blocks += added
+        if len(interned) > _INTERNED_MAX:
+            interned.clear()
+        return mask is not None
+
+    def _list_each(self, lane: Lane, keys: Sequence[int], before: int) -> None:
+        """As `_list`, one key at a time, for runs whose listed keys are scattered."""
+        held, forest = self.held, self.forest
+        for key in keys:
+            if key in held:
+                self._mark(lane, (key,))
+            elif self._fitting(lane, (key,)):
+                held[key] = lane.bit
+                lane.blocks += 1
+                forest.link(before, key)
+                forest.listed_again(key)
+            else:
+                return
+            before = key
+
+    def _make_room(self, count: int) -> None:
+        """Prune a slice when the table is nearly full, and on until it is well below."""
+        if self._pruning or len(self.held) + count > _PRUNE_FROM * self.entries_max:
+            self._pruning = self._prune(2 * count + 64)
+
+    def _fitting(self, lane: Lane, fresh: Sequence[int]) -> Sequence[int]:
+        """The leading part of `fresh` that the bound has room for."""
+        room = self.entries_max - len(self.held)
+        if len(fresh) <= room:
+            return fresh
+        self.refused += len(fresh) - room
+        self.thinned |= lane.bit
+        return fresh[:room]
+
+    def _prune(self, count: int) -> bool:
+        """Look at the `count` oldest entries: drop unused tails, give the rest another round.
+
+        True while the table is still above where pruning stops.
+        """
+        held, kept = self.held, []
+        for key in reversed(list(islice(held, count))):
+            if self.forest.has_listed_child(key) or self._in_use(key):
+                kept.append(key)
+            else:
+                self._evict(key)
+        for key in reversed(kept):
+            held[key] = held.pop(key)
+        return len(held) > _PRUNE_TO * self.entries_max
+
+    def _evict(self, key: int) -> None:
+        mask = self.held.pop(key)
+        self.tiers.drop(key)
+        self.forest.delisted(key)
+        self.evicted += 1
+        mask &= self.lanes.live
+        self.thinned |= mask
+        for slot in self.lanes.slots(mask).tolist():
+            lane = self.lanes.by_slot[slot]
+            lane.blocks -= 1
+            lane.recent.pop(key, None)
+            if lane.gaps:
+                lane.gaps.discard(key)
+                self.lanes.note_gaps(lane)
+
+    def remove(self, lane: Lane, keys: Sequence[int], *, medium: Medium = Medium.GPU) -> None:
+        """Take the lane out of the masks of `keys`, unless it holds them in another medium."""
+        if self.tiers.used or medium is not Medium.GPU:
+            keys = self.tiers.removed(medium, keys, lane.bit)
+        held, bit, interned = self.held, lane.bit, self.interned
+        children = self.forest.children
+        keep = self.lanes.live & ~bit
+        was_open = bool(lane.gaps)
+        seen: int | None = None
+        rest: int | None = None
+        removed = 0
+        for key in self._tails_first(keys):
+            mask = held.get(key)
+            if mask is None:
+                continue
+            if mask is not seen:
+                seen = mask
+                rest = interned.setdefault(mask & keep, mask & keep) if mask & bit else None
+            if rest is None:
+                continue
+            removed += 1
+            if rest:
+                held[key] = rest
+            else:
+                del held[key]
+            child = children.get(key)
+            if child is not None:
+                if type(child) is int and child not in held:
+                    del children[key]
+                else:
+                    self._bereave(lane, key)
+            if not rest and self.tiers.used:
+                self.tiers.drop(key)
+            if lane.gaps:
+                lane.gaps.discard(key)
+        lane.blocks -= removed
+        if was_open or lane.gaps:
+            self.lanes.note_gaps(lane)
+
+    def _tails_first(self, keys: Sequence[int]) -> Sequence[int]:
+        """`keys` turned round where they run from head to tail."""
+        if len(keys) > 1:
+            children = self.forest.children.get(keys[0])
+            if children == keys[1] or (isinstance(children, set) and keys[1] in children):
+                return keys[::-1]
+        return keys
+
+    def _bereave(self, lane: Lane, key: int) -> None:
+        """The lane lost `key`: children it still holds are gaps now."""
+        for child in self.forest.listed_children(key):
+            if self.held[child] & lane.bit:
+                lane.gaps.add(child)
+        if key not in self.held:
+            self.forest.delisted(key)
