@@ -213,6 +213,7 @@ class Migration:
     window_s: float = _num(60.0, 1.0, 3600.0, "s", "decay window of the access rate")
     replicas_max: int = _num(8, 1, 4096, "nodes", "replicas of one prefix")
     budget_tokens_per_s: float = _num(1e6, 0.0, 1e12, "tokens/s", "replication budget")
+    plans_per_minute: int = _num(60, 1, 100_000, "plans/min", "most plans started")
     backoff_s: float = _num(30.0, 0.0, 3600.0, "s", "wait after a failed or done plan")
     min_tokens: int = _num(512, 1, 10_000_000, "tokens", "shortest prefix worth moving")
 
@@ -239,6 +240,9 @@ class Batching:
     enabled: bool = _flag(False, "group pending requests by prefix under load", "S2 4.4.4")
     size_max: int = _num(256, 1, 4096, "requests", "largest batch", "S2 4.4.4")
     wait_max_ms: float = _num(10.0, 0.0, 10000.0, "ms", "longest wait", "S2 4.4.4")
+    load_min: float = _num(0.5, 0.0, 1.0, "share", "below this mean load nothing waits")
+    shared_tokens_min: int = _num(512, 1, 1_000_000, "tokens", "shared cold prefix that groups")
+    copies_max: int = _num(2, 1, 64, "nodes", "nodes that compute one cold prefix at a time")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
