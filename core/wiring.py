@@ -60,6 +60,7 @@ async def running_service(
             prompts=prompts,
             recorder=recorder,
             store=storage.store,
+            sink=storage.sink,
             fleet=supervisor,
             limits=limits(settings.limits),
             rng=random.Random(rng.getrandbits(64)),
@@ -192,5 +193,5 @@ def configure_logging(level: str, *, json: bool) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for name in ("httpx", "uvicorn.access"):
+    for name in ("httpx", "uvicorn.access", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
