@@ -1,6 +1,6 @@
 """Pipeline groups for placed requests: when a group beats the chosen node, and what it holds.
 
-`decide` places a prompt on one node; for long prompts `plan_group` asks the planner whether
+`decide` places a prompt on one node; for long prompts `GroupPlanner` asks the planner whether
 several nodes together would bring the first token sooner at a price that the others can bear.
 `begin_group` counts the group: the last stage's member, where the first token comes out, carries
 the reservation, the other members are held for their part.
@@ -16,44 +16,64 @@ from core.domain import Decision, NodeSpec, Prediction, Slot
 from core.fleet.ledger import Hold, Reservation
 from core.fleet.load import queue_s
 from core.plan.cost_model import profile
-from core.plan.cpp import CppModel, CppNode, CppPlan, plan
+from core.plan.cpp import CppModel, CppNode, CppPlan, plan, wanted
+from core.plan.crowding import ArrivalRate, Traffic
 
 
-def plan_group(conductor: Conductor, decision: Decision, now: float) -> CppPlan | None:
-    """The best group for a decided prompt, None where one node does better or rules forbid.
+class GroupPlanner:
+    """Plans groups for the requests of one conductor; tell it of every placed one."""
 
-    Candidates are the prefill nodes that could serve the request now; the cached prefix is the
-    decision's own.
-    """
-    rules, fleet, request = conductor.tunables.cpp, conductor.fleet, decision.request
-    if not rules.enabled or fleet.prefills.sum() < 2:
-        return None
-    ttft_slo_s = request.ttft_slo_s or conductor.tunables.slo.ttft_s
-    single = decision.predicted
-    if decision.new_tokens < rules.uncached_tokens_min and single.ttft_s <= ttft_slo_s:
-        return None
-    waits = queue_s(fleet, now)
-    match = conductor.match(request.keys)
-    nodes = [
-        _node(conductor, int(slot), float(waits[slot]), int(match[slot]))
-        for slot in np.flatnonzero(_able(conductor, decision, now))
-    ]
-    spec = fleet.spec_at(decision.prefill_slot)
-    source = decision.prefill_slot
-    if decision.fetch_from is not None and fleet.has(decision.fetch_from):
-        source = fleet.slot(decision.fetch_from)
-    return plan(
-        nodes,
-        uncached_tokens=decision.new_tokens,
-        prefix_tokens=decision.prefix_tokens,
-        source=source,
-        model=_model(spec),
-        links=conductor.topology.row,
-        single_ttft_s=single.ttft_s,
-        ttft_slo_s=ttft_slo_s,
-        rules=rules,
-        delay_price=_delay_price(conductor, waits),
-    )
+    def __init__(self, conductor: Conductor) -> None:
+        self.conductor = conductor
+        self.rate = ArrivalRate()
+
+    def plan(self, decision: Decision, now: float) -> CppPlan | None:
+        """The best group for a placed prompt; None where one node does better or rules forbid.
+
+        Candidates are the prefill nodes that could serve the request now; the cached prefix is
+        the decision's own.
+        """
+        self.rate.add(now)
+        rules, request = self.conductor.tunables.cpp, decision.request
+        ttft_slo_s = request.ttft_slo_s or self.conductor.tunables.slo.ttft_s
+        single = decision.predicted
+        if not rules.enabled or not wanted(decision.new_tokens, single.ttft_s, ttft_slo_s, rules):
+            return None
+        ledger = self.conductor.ledger
+        return plan(
+            self._nodes(decision, now),
+            uncached_tokens=decision.new_tokens,
+            prefix_tokens=decision.prefix_tokens,
+            source=self._source(decision),
+            model=_model(self.conductor.fleet.spec_at(decision.prefill_slot)),
+            links=self.conductor.topology.row,
+            single_queue_s=single.queue_s,
+            single_ttft_s=single.ttft_s,
+            ttft_slo_s=ttft_slo_s,
+            rules=rules,
+            traffic=Traffic(
+                arrivals_per_s=self.rate.per_s(now), mean_prefill_s=ledger.mean_prefill_s
+            ),
+        )
+
+    def _nodes(self, decision: Decision, now: float) -> list[CppNode]:
+        conductor, fleet = self.conductor, self.conductor.fleet
+        waits = queue_s(fleet, now)
+        match = conductor.match(decision.request.keys)
+        return [
+            CppNode(
+                slot=slot,
+                prefill=(float(fleet.c0[slot]), float(fleet.c1[slot]), float(fleet.c2[slot])),
+                queue_s=float(waits[slot]),
+                match_tokens=int(match[slot]),
+                place=fleet.spec_at(slot).place,
+            )
+            for slot in np.flatnonzero(_able(conductor, decision, now)).tolist()
+        ]
+
+    def _source(self, decision: Decision) -> int:
+        fleet, holder = self.conductor.fleet, decision.fetch_from
+        return decision.prefill_slot if holder is None else fleet.slot(holder)
 
 
 def begin_group(
@@ -114,13 +134,6 @@ def _able(conductor: Conductor, decision: Decision, now: float) -> np.ndarray:
     return able
 
 
-def _node(conductor: Conductor, slot: int, wait_s: float, match_tokens: int) -> CppNode:
-    fleet = conductor.fleet
-    cost = (float(fleet.c0[slot]), float(fleet.c1[slot]), float(fleet.c2[slot]))
-    place = fleet.spec_at(slot).place
-    return CppNode(slot=slot, prefill=cost, queue_s=wait_s, match_tokens=match_tokens, place=place)
-
-
 def _model(spec: NodeSpec) -> CppModel:
     p = profile(spec.profile)
     return CppModel(
@@ -128,11 +141,3 @@ def _model(spec: NodeSpec) -> CppModel:
         kv_bytes_per_token=p.kv_bytes_per_token,
         hidden_bytes_per_token=p.d_model * p.bytes_per_value,
     )
-
-
-def _delay_price(conductor: Conductor, waits: np.ndarray) -> float:
-    """How many requests an idle second delays: W / S, as in `priced_ttft`."""
-    mean_s = conductor.ledger.mean_prefill_s
-    fleet = conductor.fleet
-    count = int(fleet.prefills.sum())
-    return float(waits[fleet.prefills].sum()) / count / mean_s if mean_s > 0 else 0.0

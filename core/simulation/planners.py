@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.domain import Decision
-from core.groups import plan_group
+from core.groups import GroupPlanner
 from core.plan.cpp import CppPlan
 from core.simulation.engine_node import Job
 from core.simulation.results import Samples
@@ -20,13 +20,14 @@ class Planners:
     def __init__(self, world: World) -> None:
         self.world = world
         self.cpp = world.tunables.cpp.enabled
+        self.groups = GroupPlanner(world.conductor)
         self.cpp_plans = 0
 
     def group(self, decision: Decision, now: float) -> CppPlan | None:
         """A pipeline group for the placed prompt, where that is on and better."""
         if not self.cpp:
             return None
-        found = plan_group(self.world.conductor, decision, now)
+        found = self.groups.plan(decision, now)
         self.cpp_plans += found is not None
         return found
 
