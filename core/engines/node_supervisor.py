@@ -194,7 +194,7 @@ class NodeSupervisor:
     async def _scrape_loop(self) -> None:
         rules = self._tools.rules
         while True:
-            await asyncio.sleep(rules.scrape_interval_s)
+            await asyncio.sleep(rules.scrape_every_s(self._tools.nodes()))
             if self._tracker.health not in (Health.HEALTHY, Health.SUSPECT):
                 continue
             self._heed_trust()

@@ -89,6 +89,7 @@ class FleetSupervisor:
             client=make_client(timeout_s=self._rules.scrape_timeout_s),
             stream=stream,
             rules=self._rules,
+            nodes=self._supervisors.__len__,
             tokenizer=self._tokenizer,
             on_parity=self._on_parity,
             on_ranks=self._split_soon,

@@ -291,7 +291,7 @@ def sglang(
         "--disable-overlap-schedule",
         "--sleep-on-idle",
         "--mem-fraction-static",
-        "0.05",
+        "0.4",
         "--max-total-tokens",
         str(pool_tokens),
         "--page-size",

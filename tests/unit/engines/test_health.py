@@ -4,6 +4,7 @@ import pytest
 
 from core.domain import Health
 from core.engines.health import TABLE, HealthRules, HealthTracker, Probe, Sign
+from core.engines.watch import WatchRules
 
 
 def after(*results: Probe) -> Health:
@@ -69,3 +70,8 @@ def test_a_single_probe_can_be_enough():
 def test_rules_name_the_wrong_field(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         HealthRules(**wrong)
+
+
+def test_large_fleets_are_scraped_less_often():
+    rules = WatchRules(scrape_interval_s=0.5, scrapes_per_s_max=40.0)
+    assert [rules.scrape_every_s(n) for n in (0, 1, 20, 64, 256)] == [0.5, 0.5, 0.5, 1.6, 6.4]
