@@ -16,7 +16,7 @@ was observed of engines decides the rest:
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from core.domain import Medium, Slot
@@ -71,7 +71,7 @@ class NodeIngest:
     ) -> None:
         self._index = index
         self._slot = slot
-        self._model = model
+        self.model = model
         self.block_size = block_size
         self.block_size_seen: int | None = None
         """A block size that its events carry and the node was not registered with."""
@@ -115,6 +115,24 @@ class NodeIngest:
             if key is not None:
                 return key
         return None
+
+    def tables(
+        self,
+    ) -> Iterator[tuple[Medium, Mapping[EngineHash, int], Mapping[EngineHash, int]]]:
+        """By medium: key of each engine hash, and copies beyond the first; empty ones left out."""
+        for medium, table in self._keys.items():
+            if table:
+                yield medium, table, self._copies[medium]
+
+    def restore(
+        self,
+        medium: Medium,
+        keys: Mapping[EngineHash, int],
+        copies: Iterable[tuple[EngineHash, int]],
+    ) -> None:
+        """Take over what `tables` gave; the blocks themselves are stored by the caller."""
+        self._keys[medium].update(keys)
+        self._copies[medium].update(copies)
 
     def stats(self) -> IngestStats:
         """Sizes and counters."""
@@ -241,7 +259,7 @@ class NodeIngest:
     def _root(self, adapter: str, salt: str) -> int:
         root = self._roots.get((adapter, salt))
         if root is None:
-            root = root_key(self._model, adapter=adapter, salt=salt, block_size=self.block_size)
+            root = root_key(self.model, adapter=adapter, salt=salt, block_size=self.block_size)
             if len(self._roots) >= _ROOTS_MAX:
                 self._roots.clear()
             self._roots[adapter, salt] = root

@@ -11,7 +11,7 @@ Nothing here blocks for long: every call costs at most its own keys, and `sweep`
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
@@ -23,7 +23,7 @@ from core.index.integrity import check
 from core.index.lanes import Lane
 from core.index.matching import WALK_MAX, gallop, walk
 from core.index.sweep import Sweeper
-from core.index.table import BlockTable
+from core.index.table import BlockTable, runs
 from core.index.tree import Slices, tree_slices
 from core.index.types import HotPrefix, IndexStats, TreeCell
 
@@ -170,6 +170,13 @@ class PrefixIndex:
     def holds(self, slot: Slot, key: int) -> bool:
         """Whether the node holds the block, in any medium."""
         return bool(self._held.get(key, 0) & self._lane(slot).bit)
+
+    def runs(self, slot: Slot) -> Iterator[tuple[int, bool, list[int]]]:
+        """Blocks of one node as runs without a branch, parents first: (start, from_root, keys).
+
+        `start` is the key before the run, or the root of its chain where from_root.
+        """
+        return runs(self._table, self._lane(slot))
 
     # -- upkeep --------------------------------------------------------------------------------
 

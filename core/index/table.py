@@ -8,7 +8,7 @@ parent gets a gap, which is how the index knows whom it may gallop over.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from core.domain import Medium
@@ -265,3 +265,26 @@ class BlockTable:
                 lane.gaps.add(child)
         if key not in self.held:
             self.forest.delisted(key)
+
+
+def runs(table: BlockTable, lane: Lane) -> Iterator[tuple[int, bool, list[int]]]:
+    """Blocks of a lane as runs without a branch, parents first; see PrefixIndex.runs."""
+    held, bit, forest = table.held, lane.bit, table.forest
+    starts: list[tuple[int, bool, int]] = []
+    for parent in list(forest.loose):
+        is_root = parent in forest.roots
+        starts.extend((parent, is_root, key) for key in forest.listed_children(parent))
+    for parent in list(held) if lane.gaps else ():
+        if not held[parent] & bit:
+            starts.extend((parent, False, key) for key in forest.listed_children(parent))
+    while starts:
+        start, from_root, key = starts.pop()
+        if not held.get(key, 0) & bit:
+            continue
+        keys = [key]
+        children = [key for key in forest.listed_children(key) if held[key] & bit]
+        while len(children) == 1:
+            keys.append(children[0])
+            children = [key for key in forest.listed_children(keys[-1]) if held[key] & bit]
+        starts.extend((keys[-1], False, child) for child in children)
+        yield start, from_root, keys
