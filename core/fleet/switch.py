@@ -103,12 +103,14 @@ class Switch:
         before, after = self.state, following(self.state, signal)
         if after is before and signal not in MANUAL:
             return before
+        if signal not in (Signal.TRIP, Signal.HOLD):
+            until_s = None
         if after is State.OPEN:
             forgiven = int((now - self.since_s) / open_s) if before is State.CLOSED else 0
             self.streak = max(self.streak - forgiven, 0) + 1
             until_s = now + backoff_s(self.streak, open_s=open_s, open_max_s=open_max_s)
         if signal is Signal.RESET:
-            self.streak, until_s = 0, None
+            self.streak = 0
         self.state, self.since_s, self.until_s = after, now, until_s
         self.reason, self.actor = (reason, actor) if signal in MANUAL else ("", "")
         return before
