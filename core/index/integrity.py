@@ -21,7 +21,7 @@ def check(table: BlockTable) -> None:
         _demand(mask != 0 and not mask & ~known, f"block {key:#x} has holders that do not exist")
     parents = _parents(held, forest)
     for lane in lanes.by_slot.values():
-        _check_lane(lane, held, parents, lanes)
+        _check_lane(lane, held, parents, lanes, forest.roots)
     _demand(not lanes.live & lanes.retired, "a lane is live and retired at once")
     for parent in forest.children:
         listed = parent in held
@@ -57,12 +57,13 @@ def _below(start: int, forest: Forest) -> Iterator[int]:
         stack.extend(forest.listed_children(key))
 
 
-def _check_lane(lane: Lane, held: dict[int, int], parents: dict[int, int], lanes: Lanes) -> None:
+def _check_lane(
+    lane: Lane, held: dict[int, int], parents: dict[int, int], lanes: Lanes, roots: set[int]
+) -> None:
     mine = {key for key, mask in held.items() if mask & lane.bit}
     _demand(len(mine) == lane.blocks, f"slot {lane.slot} counts {lane.blocks}, holds {len(mine)}")
-    loose = {key for key in mine if parents[key] in held and parents[key] not in mine}
-    missing = {key for key in mine if parents[key] not in held}
-    _demand(loose <= lane.gaps <= loose | missing, f"slot {lane.slot}: gaps are not what is held")
+    gaps = {key: parents[key] for key in mine if parents[key] not in mine | roots}
+    _demand(gaps == lane.gaps, f"slot {lane.slot}: gaps are not what is missing")
     masks = lanes.sizes[lane.block_size]
     place = masks.open if lane.gaps else masks.closed
     other = masks.closed if lane.gaps else masks.open

@@ -32,8 +32,8 @@ class Lane:
     approximate_blocks: int
     """0 for exact nodes, else how many blocks the routing history keeps."""
     blocks: int = 0
-    gaps: set[int] = field(default_factory=set)
-    """Held keys whose parent the node does not hold; empty means prefix-closed."""
+    gaps: dict[int, int] = field(default_factory=dict)
+    """Held keys whose parent the node does not hold, with it; empty means prefix-closed."""
     recent: OrderedDict[int, None] = field(default_factory=OrderedDict)
     """Routing history, least recently used first; approximate nodes only."""
 

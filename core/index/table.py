@@ -67,23 +67,25 @@ class BlockTable:
             return
         lower = medium is not Medium.GPU
         nowhere = {key for key in keys if not held.get(key, 0) & bit} if lower else set()
-        gap = gap and not held.get(keys[0], 0) & bit
+        if held.get(keys[0], 0) & bit:
+            gap = False
         self._list(lane, keys, root if parent is None else parent)
         if parent is None and root in self.forest.loose:
             self.forest.roots.add(root)
         if gap or lane.gaps:
-            self._fill_gaps(lane, keys, gap)
+            self._fill_gaps(lane, keys, parent if gap else None)
         if lower:
             self.tiers.stored_lower(medium, keys, nowhere, bit)
         elif self.tiers.used:
             self.tiers.stored_gpu(keys, bit)
 
-    def _fill_gaps(self, lane: Lane, keys: Sequence[int], gap: bool) -> None:
-        """The lane now holds `keys`: their children are no gaps, the first may have become one."""
+    def _fill_gaps(self, lane: Lane, keys: Sequence[int], missing: int | None) -> None:
+        """The lane now holds `keys`, but not `missing`, the parent of the first."""
         for key in keys:
-            lane.gaps.difference_update(self.forest.listed_children(key))
-        if gap and keys[0] in self.held:
-            lane.gaps.add(keys[0])
+            for child in self.forest.listed_children(key):
+                lane.gaps.pop(child, None)
+        if missing is not None and keys[0] in self.held:
+            lane.gaps[keys[0]] = missing
         self.lanes.note_gaps(lane)
 
     def _list(self, lane: Lane, keys: Sequence[int], before: int) -> None:
@@ -208,7 +210,7 @@ class BlockTable:
             lane.blocks -= 1
             lane.recent.pop(key, None)
             if lane.gaps:
-                lane.gaps.discard(key)
+                lane.gaps.pop(key, None)
                 self.lanes.note_gaps(lane)
 
     def remove(self, lane: Lane, keys: Sequence[int], *, medium: Medium = Medium.GPU) -> None:
@@ -245,7 +247,7 @@ class BlockTable:
             if not rest and self.tiers.used:
                 self.tiers.drop(key)
             if lane.gaps:
-                lane.gaps.discard(key)
+                lane.gaps.pop(key, None)
         lane.blocks -= removed
         if was_open or lane.gaps:
             self.lanes.note_gaps(lane)
@@ -262,7 +264,7 @@ class BlockTable:
         """The lane lost `key`: children it still holds are gaps now."""
         for child in self.forest.listed_children(key):
             if self.held[child] & lane.bit:
-                lane.gaps.add(child)
+                lane.gaps[child] = key
         if key not in self.held:
             self.forest.delisted(key)
 
@@ -270,13 +272,9 @@ class BlockTable:
 def runs(table: BlockTable, lane: Lane) -> Iterator[tuple[int, bool, list[int]]]:
     """Blocks of a lane as runs without a branch, parents first; see PrefixIndex.runs."""
     held, bit, forest = table.held, lane.bit, table.forest
-    starts: list[tuple[int, bool, int]] = []
-    for parent in list(forest.loose):
-        is_root = parent in forest.roots
-        starts.extend((parent, is_root, key) for key in forest.listed_children(parent))
-    for parent in list(held) if lane.gaps else ():
-        if not held[parent] & bit:
-            starts.extend((parent, False, key) for key in forest.listed_children(parent))
+    starts = [(parent, False, key) for key, parent in lane.gaps.items()]
+    for root in list(forest.roots):
+        starts.extend((root, True, key) for key in forest.listed_children(root))
     while starts:
         start, from_root, key = starts.pop()
         if not held.get(key, 0) & bit:
