@@ -8,13 +8,14 @@ import streamlit as st
 
 from dashboard.frame import frame
 
-_PAGES = Path(__file__).parent / "pages"
+# Not called "pages": a folder of that name beside the main script is run without the frame.
+_VIEWS = Path(__file__).parent / "views"
 
 st.set_page_config(page_title="Conductor", page_icon="🎼", layout="wide")
 page = st.navigation(
     [
-        st.Page(_PAGES / "overview.py", title="Overview", default=True),
-        st.Page(_PAGES / "decisions.py", title="Decisions", url_path="decisions"),
+        st.Page(_VIEWS / "overview.py", title="Overview", default=True),
+        st.Page(_VIEWS / "decisions.py", title="Decisions", url_path="decisions"),
     ],
     position="top",
 )

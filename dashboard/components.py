@@ -51,11 +51,11 @@ def problem_list(problems: Sequence[tuple[Level, str]]) -> None:
         st.html("<div class='cd-list'><span class='cd-ok'>✓ No known problem.</span></div>")
         return
     items = "".join(
-        f"<li><span class='cd-{level}' aria-hidden='true'>{SIGN[level]}</span>"
-        f"<span>{escape(text)}</span></li>"
+        f"<div role='listitem'><span class='cd-{level}' aria-hidden='true'>{SIGN[level]}</span>"
+        f"<span>{escape(text)}</span></div>"
         for level, text in problems
     )
-    st.html(f"<ul class='cd-list'>{items}</ul>")
+    st.html(f"<div class='cd-list' role='list'>{items}</div>")
 
 
 def heading(title: str, note: str = "") -> None:
@@ -67,9 +67,7 @@ def badge(label: str, value: str, level: Level | None = None) -> str:
     """Markup of one badge of the frame; with a level, a sign and a colour."""
     sign = f"<span class='cd-{level}' aria-hidden='true'>{SIGN[level]}</span>" if level else ""
     tone = f" class='cd-{level}'" if level else ""
-    return (
-        f"<span class='cd-badge'>{sign}<i>{escape(label)}</i><b{tone}>{escape(value)}</b></span>"
-    )
+    return f"<span class='cd-badge'>{sign}<i>{escape(label)}</i><b{tone}>{escape(value)}</b></span>"
 
 
 def strip(badges: Sequence[str]) -> None:

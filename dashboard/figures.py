@@ -33,7 +33,7 @@ def load_heat(
         "x": times,
         "y": order,
         "z": [rows[n] for n in order],
-        "colorscale": "Cividis",
+        "colorscale": [[i / (len(p.heat) - 1), c] for i, c in enumerate(p.heat)],
         "zmin": 0,
         **({} if span else {"zmax": 100}),
         "hoverongaps": False,
@@ -219,5 +219,3 @@ def _level_line(y: float, colour: str) -> Figure:
 def _rounded(value: float) -> float:
     """Four significant digits: less to send."""
     return float(f"{value:.4g}")
-
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import datetime, tzinfo
 
-NONE = "–"
+NONE = "-"
 
 
 def seconds(value: float | None) -> str:

@@ -16,13 +16,20 @@ def frame() -> None:
     """Draw the frame; pages follow below."""
     st.html(style_sheet(session.colours()))
     left, right = st.columns([6, 5], vertical_alignment="center")
-    with right, st.container(horizontal=True, horizontal_alignment="right", gap="small"):
+    with right:
         _controls()
     with left:
         _status(session.refresh_every())
 
 
 def _controls() -> None:
+    with st.container(
+        horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"
+    ):
+        _widgets()
+
+
+def _widgets() -> None:
     st.segmented_control(
         "Time range",
         list(session.RANGES),
@@ -31,7 +38,6 @@ def _controls() -> None:
         key="range",
         bind="query-params",
         label_visibility="collapsed",
-        help=None,
     )
     st.selectbox(
         "Time zone",

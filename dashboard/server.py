@@ -19,9 +19,7 @@ _A_YEAR = "public, max-age=31536000, immutable"
 
 def chart_library() -> FileResponse:
     """The charting script; its address carries the version, so it may be kept for long."""
-    return FileResponse(
-        PLOTLY_JS, media_type="text/javascript", headers={"Cache-Control": _A_YEAR}
-    )
+    return FileResponse(PLOTLY_JS, media_type="text/javascript", headers={"Cache-Control": _A_YEAR})
 
 
 async def _serve_chart_library(_request: object) -> FileResponse:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import tzinfo
-from typing import Any
+from typing import Any, Literal
 
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import streamlit as st
 
 from core import wire
+from dashboard import decision_models as dm
 from dashboard import view_models as vm
+from dashboard.format import NONE
 
-ROW_PX = 35
+ROW_PX = 34
 _PERCENT = "percent"
 
 
@@ -22,6 +24,8 @@ def fleet_table(nodes: Sequence[wire.NodeView]) -> None:
         pd.DataFrame(vm.fleet_rows(nodes)),
         key="fleet",
         hide_index=True,
+        placeholder=NONE,
+        row_height=ROW_PX,
         height=table_height(len(nodes)),
         column_config=_fleet_columns(),
         alt="All nodes with state, load, latency and cache",
@@ -45,14 +49,15 @@ def series_table(series: wire.Series, zone: tzinfo, zone_name: str) -> None:
         },
     }
     st.dataframe(
-        frame, key="series", hide_index=True, height=300, column_config=columns,
+        frame, key="series", hide_index=True, placeholder=NONE,
+        row_height=ROW_PX, height=300, column_config=columns,
         alt="Measurements over time",
     )  # fmt: skip
 
 
-def table_height(rows: int, most: int = 12) -> int:
-    """Height that shows `rows`, at most `most` of them."""
-    return ROW_PX * (min(max(rows, 1), most) + 1) + 2
+def table_height(rows: int, most: int = 12) -> int | Literal["content"]:
+    """As high as its rows, or as `most` of them and half of the next, which says: scroll."""
+    return "content" if rows <= most else ROW_PX * (most + 1) + ROW_PX // 2
 
 
 def _fleet_columns() -> dict[str, Any]:
@@ -67,7 +72,7 @@ def _fleet_columns() -> dict[str, Any]:
         ),
         "KV use": bar(format=_PERCENT, min_value=0, max_value=1, help="As the engine reports it"),
         "Queue s": number(format="%.3f", help="Predicted wait until a new prompt could start"),
-        "Queued tokens": number(format="localized", help="Uncached prompt tokens queued or running"),
+        "Queued tokens": number(format="localized", help="Uncached prompt tokens, not done"),
         "In flight": number(help="Requests reserved by this scheduler and not ended"),
         "Running": number(help="As the engine reports it"),
         "Waiting": number(help="As the engine reports it"),
@@ -80,3 +85,63 @@ def _fleet_columns() -> dict[str, Any]:
         "Reading s": number(format="%.1f", help="Age of its last metrics reading"),
         "Notes": text(width="large"),
     }  # fmt: skip
+
+
+def decision_table(
+    rows: Sequence[wire.DecisionRow],
+    *,
+    key: str,
+    zone: tzinfo,
+    zone_name: str,
+    on_select: Callable[[], None],
+) -> None:
+    """A page of decisions; one row can be selected."""
+    frame = pd.DataFrame(dm.table_rows(rows))
+    frame["Time"] = pd.to_datetime(frame["Time"], utc=True).dt.tz_convert(zone)
+    number, percent = st.column_config.NumberColumn, st.column_config.NumberColumn(format=_PERCENT)
+    st.dataframe(
+        frame,
+        key=key,
+        hide_index=True,
+        placeholder=NONE,
+        row_height=ROW_PX,
+        height=table_height(len(rows), most=9),
+        on_select=on_select,
+        selection_mode="single-row",
+        alt="Decisions, newest first",
+        column_config={
+            "Time": st.column_config.DatetimeColumn(
+                f"Time ({zone_name})", format="YYYY-MM-DD HH:mm:ss.SSS"
+            ),
+            "Match": percent,
+            "Reachable": percent,
+            "Reported": percent,
+            "Prompt": number("Prompt tokens", format="localized"),
+            "TTFT predicted": number("TTFT predicted ms", format="%.0f"),
+            "TTFT observed": number("TTFT observed ms", format="%.0f"),
+        },
+    )
+
+
+def candidate_table(rows: Sequence[dict[str, object]], *, key: str) -> None:
+    """Candidates with their terms, inputs and why each lost."""
+    st.dataframe(
+        pd.DataFrame(list(rows)),
+        key=key,
+        hide_index=True,
+        placeholder=NONE,
+        row_height=ROW_PX,
+        height=table_height(len(rows), most=17),
+        column_config={
+            "Node": st.column_config.TextColumn(pinned=True),
+            "Why it lost": st.column_config.TextColumn(width="large"),
+        },
+        alt="Candidates",
+    )
+
+
+def plain_table(rows: Sequence[dict[str, object]], *, key: str, alt: str) -> None:
+    """A few rows of text."""
+    st.dataframe(
+        pd.DataFrame(list(rows)), key=key, hide_index=True, height=table_height(len(rows)), alt=alt
+    )

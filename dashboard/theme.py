@@ -1,7 +1,8 @@
 """Colours, the page's style sheet, and the layout all charts share. Pure.
 
-Categories use the Okabe-Ito colours, which people with any colour vision tell apart; heat uses
-Cividis. A state is never shown by colour alone: a word and a sign go with it.
+Categories use the Okabe-Ito colours, which people with any colour vision tell apart; heat is one
+hue whose brightness moves away from the page's as the value grows. A state is never shown by
+colour alone: a word and a sign go with it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class Palette:
     warn: str
     bad: str
     accent: str
+    heat: tuple[str, ...]
+    """From nothing to the most; brightness alone orders it."""
     categories: tuple[str, ...]
 
     def level(self, level: Level) -> str:
@@ -39,11 +42,13 @@ class Palette:
 LIGHT = Palette(
     name="light", page="#ffffff", panel="#f4f6f8", text="#17212b", muted="#55626f", line="#d8dee5",
     ok="#00664a", warn="#8a5300", bad="#a8200d", accent="#0b62a8",
+    heat=("#edf2f7", "#a9cbe8", "#4b92cc", "#12558f", "#0a2440"),
     categories=("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a7a00"),
 )  # fmt: skip
 DARK = Palette(
     name="dark", page="#10161d", panel="#18212b", text="#e6ebf0", muted="#9fabb7", line="#2d3946",
     ok="#45cf9f", warn="#f2b84b", bad="#ff8a70", accent="#6cb8f2",
+    heat=("#17222d", "#1f4a72", "#2f80bd", "#7fc0ea", "#fdf6c8"),
     categories=("#56b4e9", "#e69f00", "#2fc79a", "#cc79a7", "#f0e442", "#6aa5ff", "#d55e00"),
 )  # fmt: skip
 
@@ -84,6 +89,7 @@ def layout(p: Palette, *, height: int, **more: Any) -> Figure:
             "xanchor": "left",
             "yanchor": "bottom",
             "font": {"size": 12, "color": p.text},
+            "traceorder": "normal",
         },
         "xaxis": axis,
         "yaxis": axis,
@@ -97,6 +103,7 @@ def layout(p: Palette, *, height: int, **more: Any) -> Figure:
 def style_sheet(p: Palette) -> str:
     """The style of our own markup, as a `<style>` element."""
     return f"""<style>
+[data-testid="stMainBlockContainer"] {{ padding-left:2rem; padding-right:2rem; }}
 .cd-strip {{ display:flex; flex-wrap:wrap; gap:.35rem .5rem; align-items:center; }}
 .cd-badge {{ display:inline-flex; gap:.35rem; align-items:center; padding:.12rem .55rem;
   border:1px solid {p.line}; border-radius:999px; background:{p.panel}; color:{p.text};
@@ -113,16 +120,20 @@ def style_sheet(p: Palette) -> str:
 .cd-word {{ font-size:.82rem; font-weight:600; }}
 .cd-ok {{ color:{p.ok}; }} .cd-warn {{ color:{p.warn}; }} .cd-bad {{ color:{p.bad}; }}
 .cd-none {{ color:{p.muted}; }}
-.cd-tile.cd-t-ok {{ border-top-color:{p.ok}; }} .cd-tile.cd-t-warn {{ border-top-color:{p.warn}; }}
-.cd-tile.cd-t-bad {{ border-top-color:{p.bad}; }} .cd-tile.cd-t-none {{ border-top-color:{p.line}; }}
+.cd-tile.cd-t-ok {{ border-top-color:{p.ok}; }}
+.cd-tile.cd-t-warn {{ border-top-color:{p.warn}; }}
+.cd-tile.cd-t-bad {{ border-top-color:{p.bad}; }}
+.cd-tile.cd-t-none {{ border-top-color:{p.line}; }}
 .cd-note {{ border:1px solid {p.line}; border-left-width:4px; border-radius:6px;
   background:{p.panel}; padding:.55rem .85rem; color:{p.text}; }}
-.cd-note.cd-n-bad {{ border-left-color:{p.bad}; }} .cd-note.cd-n-warn {{ border-left-color:{p.warn}; }}
-.cd-note.cd-n-ok {{ border-left-color:{p.ok}; }} .cd-note.cd-n-none {{ border-left-color:{p.accent}; }}
+.cd-note.cd-n-bad {{ border-left-color:{p.bad}; }}
+.cd-note.cd-n-warn {{ border-left-color:{p.warn}; }}
+.cd-note.cd-n-ok {{ border-left-color:{p.ok}; }}
+.cd-note.cd-n-none {{ border-left-color:{p.accent}; }}
 .cd-note p {{ margin:.15rem 0 0; }}
 .cd-note code {{ background:{p.page}; color:{p.text}; padding:0 .25rem; border-radius:3px; }}
-.cd-list {{ list-style:none; margin:0; padding:0; display:grid; gap:.3rem; }}
-.cd-list li {{ display:flex; gap:.5rem; line-height:1.35; color:{p.text}; margin:0; font-size:.92rem; }}
+.cd-list {{ display:grid; gap:.35rem; }}
+.cd-list div {{ display:flex; gap:.5rem; line-height:1.35; color:{p.text}; font-size:.92rem; }}
 .cd-h {{ font-size:1rem; font-weight:620; color:{p.text}; margin:.35rem 0 0; }}
 .cd-h span {{ color:{p.muted}; font-weight:400; font-size:.85rem; margin-left:.4rem; }}
 .cd-brand {{ font-weight:700; font-size:1.02rem; color:{p.text}; letter-spacing:.01em; }}

@@ -57,7 +57,7 @@ def connection_notice(look: Look, *, now: datetime, clock: str, url: str) -> Not
             "bad",
             "The service is down",
             f"{_sentence(look.error)} ({url}). The console tries again every second and goes on "
-            "by itself when the service answers. Start it with `conductor serve` or `conductor up`.",
+            "by itself once it answers. Start it with `conductor serve` or `conductor up`.",
         )
     age = look.age_s(now)
     if look.error:
@@ -184,7 +184,9 @@ def _reuse(t: wire.Totals) -> Tile:
     reachable = t.hit_reachable or 0.0
     lost = 1 - t.hit_achieved / reachable if reachable > 0 else 0.0
     level: Level = "bad" if lost > LOSS_BAD else "warn" if lost > LOSS_WARN else "ok"
-    word = f"{fmt.share(1 - lost)} of reachable" if reachable > 0 else "nothing reusable"
+    word = f"{fmt.share(1 - lost)} of reachable"
+    if reachable <= 0:
+        level, word = "none", "nothing to reuse yet"
     sub = f"reachable {fmt.share(t.hit_reachable)}; engines report {fmt.share(t.hit_reported)}"
     return Tile("Cache reuse", fmt.share(t.hit_achieved), level, word, sub, about)
 
@@ -227,7 +229,8 @@ def problems(state: wire.FleetState, most: int = 5) -> list[tuple[Level, str]]:
     for n in state.nodes:
         if n.breaker.state in ("open", "half_open", "tripped"):
             found.append(("bad", f"{n.id}: breaker {n.breaker.state}{_why(n.breaker.reason)}"))
-        found += [("warn", f"{n.id}: {w}") for w in n.warnings if w not in told and n.id not in told]
+        if n.id not in told:
+            found += [("warn", f"{n.id}: {w}") for w in n.warnings]
     if len(found) > most:
         found = [*found[:most], ("none", f"and {len(found) - most} more, see the fleet table")]
     return found
@@ -278,8 +281,8 @@ def _fleet_row(n: wire.NodeView) -> dict[str, object]:
         "Node": n.id,
         "State": node_state(n),
         "Role": n.role.value,
-        "Load": n.load.load,
-        "KV use": n.load.kv_usage,
+        "Load": _cell(n.load.load),
+        "KV use": _cell(n.load.kv_usage),
         "Queue s": n.load.queue_s,
         "Queued tokens": n.load.queued_tokens,
         "In flight": n.load.inflight,
@@ -287,7 +290,7 @@ def _fleet_row(n: wire.NodeView) -> dict[str, object]:
         "Waiting": n.load.waiting,
         "TTFT p50 ms": None if n.ttft_p50_s is None else n.ttft_p50_s * 1e3,
         "TTFT p99 ms": None if n.ttft_p99_s is None else n.ttft_p99_s * 1e3,
-        "Reuse": n.hit_reported,
+        "Reuse": _cell(n.hit_reported),
         "Cached tokens": n.cached_tokens,
         "Cache signal": TRUST_SIGN.get(n.trust, n.trust),
         "Decisions": n.decisions,
@@ -308,13 +311,18 @@ def series_rows(series: wire.Series) -> list[dict[str, object]]:
             "TTFT p99 ms": _ms(p.ttft_s, "p99"),
             "TBT p50 ms": _ms(p.tbt_s, "p50"),
             "TBT p99 ms": _ms(p.tbt_s, "p99"),
-            "Reuse": p.hit_achieved,
-            "Reachable": p.hit_reachable,
-            "Reported": p.hit_reported,
+            "Reuse": _cell(p.hit_achieved),
+            "Reachable": _cell(p.hit_reachable),
+            "Reported": _cell(p.hit_reported),
             "In flight": p.inflight,
         }
         for p in reversed(series.points)
     ]
+
+
+def _cell(value: float | None) -> float | None:
+    """A share for a table cell: whole percents."""
+    return None if value is None else round(value, 2)
 
 
 def _ms(q: wire.Quantiles | None, name: str) -> float | None:

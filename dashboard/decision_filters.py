@@ -1,0 +1,99 @@
+"""The filters of the Decisions page: widgets whose values stand in the URL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import streamlit as st
+
+from core import wire
+from dashboard.decision_models import OUTCOMES
+
+ANY = ""
+PAGE_SIZE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What the reader asked for; empty means any."""
+
+    node: str = ANY
+    outcome: str = ANY
+    policy: str = ANY
+    tenant: str = ANY
+    q: str = ""
+    below_best: bool = False
+    slo_missed: bool = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is filtered out."""
+        return self == Filters()
+
+
+def query_of(
+    f: Filters, *, now: datetime, span: timedelta, cursor: str | None
+) -> wire.DecisionQuery:
+    """The API's query. A search for an id looks through everything, not only the range."""
+    outcome: Any = f.outcome or None
+    return wire.DecisionQuery(
+        since=None if f.q else now - span,
+        node=f.node or None,
+        outcome=outcome,
+        policy=f.policy or None,
+        tenant=f.tenant or None,
+        id=f.q or None,
+        below_best=f.below_best,
+        slo_missed=f.slo_missed,
+        limit=PAGE_SIZE,
+        cursor=cursor,
+    )
+
+
+def filter_bar(state: wire.FleetState | None) -> Filters:
+    """Draw the filters and read them."""
+    nodes = [n.id for n in state.nodes] if state else []
+    policies = [state.policy] if state else []
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        text = st.text_input(
+            "Decision or request id", key="q", bind="query-params", width=210,
+            placeholder="id or its beginning",
+        )  # fmt: skip
+        node = _choice("Node", "node", nodes, width=150)
+        outcome = _choice("Outcome", "outcome", list(OUTCOMES), width=160, names=OUTCOMES)
+        policy = _choice("Policy", "policy", policies, width=170)
+        tenant = st.text_input("Tenant", key="tenant", bind="query-params", width=120)
+        below = st.toggle("Below best match", key="below_best", bind="query-params")
+        missed = st.toggle("Limit missed", key="slo_missed", bind="query-params")
+        found = Filters(
+            node, outcome, policy, tenant.strip(), text.strip(), bool(below), bool(missed)
+        )
+        st.button("Clear", on_click=clear, disabled=found.empty, help="Remove all filters")
+    return found
+
+
+def clear() -> None:
+    """Set every filter back; a callback, since widgets may not be set once drawn."""
+    for name in ("node", "outcome", "policy", "tenant", "q"):
+        st.session_state[name] = ANY
+    for name in ("below_best", "slo_missed"):
+        st.session_state[name] = False
+
+
+def _choice(
+    label: str, key: str, options: Sequence[str], *, width: int, names: dict[str, str] | None = None
+) -> str:
+    """A select box whose first choice is "any"; a value from the URL stays although unknown."""
+    given = st.query_params.get(key) or st.session_state.get(key) or ANY
+    known = [ANY, *options]
+    if given not in known and names is None:
+        known.append(given)
+    shown = names or {}
+    chosen = st.selectbox(
+        label, known, key=key, bind="query-params", width=width,
+        format_func=lambda value: "any" if value == ANY else shown.get(value, value),
+    )  # fmt: skip
+    return chosen or ANY
