@@ -134,12 +134,15 @@ def series_points(buckets: list[TimeBucket], step: timedelta) -> list[wire.Serie
                 rejected=b.rejected,
                 finished=b.finished,
                 errors=b.failed,
+                aborted=b.aborted,
                 ttft_s=_spread(b.finished, b.ttft_p50_s, b.ttft_p90_s, b.ttft_p99_s),
                 tbt_s=_spread(b.finished, b.tbt_p50_s, b.tbt_p90_s, b.tbt_p99_s),
                 hit_achieved=_share(b.match_tokens, b.prompt_tokens),
                 hit_reachable=_share(b.reachable_tokens, b.prompt_tokens),
                 hit_reported=_share(b.cached_tokens, b.reported_prompt_tokens),
                 prompt_tokens=b.prompt_tokens,
+                output_tokens=b.output_tokens,
+                per_node=dict(b.per_node),
             )
         )
     return points
