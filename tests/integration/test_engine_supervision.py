@@ -356,3 +356,38 @@ async def test_starting_and_stopping_leaves_nothing_behind():
             await cycle()
         after = held()
         assert all(b - a <= 2 for a, b in zip(before, after, strict=True)), (before, after)
+
+
+async def test_a_process_that_changed_while_its_node_was_dead_is_known_before_it_is_eligible():
+    state = {"healthy": True, "epoch": 1}
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/health":
+            return web.Response(status=200 if state["healthy"] else 503)
+        if request.path == "/v1/models":
+            return web.json_response({"data": [{"id": "tiny", "max_model_len": 4096}]})
+        if request.path == "/metrics":
+            return web.Response(text=f"process_start_time_seconds {state['epoch']}\n")
+        return web.Response(status=404)
+
+    async with served(answer) as url, watching() as w:
+        await w.fleet.add(NodeSpec(id=NODE, url=url, block_size=32))
+        await w.healthy()
+        request = Request(id="r", model="tiny", prompt_tokens=999, keys=keys(PROMPT))
+        w.conductor.schedule(request, 0.0)[1].finish(Outcome(kind=OutcomeKind.OK), 1.0)
+        assert w.match() == 992
+        state["healthy"] = False
+        await until(lambda: w.health() is Health.DEAD, what="death by 503")
+        assert w.match() == 992, "the process may still have its cache"
+        risen: list[int] = []
+        set_health = w.conductor.set_health
+
+        def noted(node: NodeId, health: Health, now: float) -> None:
+            if health is Health.HEALTHY:
+                risen.append(w.match())
+            set_health(node, health, now)
+
+        w.conductor.set_health = noted
+        state.update(healthy=True, epoch=2)
+        await w.healthy()
+        assert risen[0] == 0
