@@ -240,6 +240,19 @@ async def test_a_connection_away_for_long_voids_credit_until_it_is_back():
             assert node.stream.status.problem == ""
 
 
+async def test_sockets_are_made_anew_where_libzmq_gave_up():
+    async with WirePublisher() as publisher:
+        limits = SocketLimits(message_bytes=2_000, replay_idle_s=0.3)
+        async with followed(publisher, audit_s=99.0, reopen_s=0.2, sockets=limits) as node:
+            await node.listening()
+            await publisher.send(publisher.next, b"x" * 100_000)
+            await until(lambda: node.links_lost == 1, what="the end of the connection")
+            await until(lambda: node.stream.status.connected, what="a new connection")
+            await node.listening()
+            await publisher.publish(stored(1, 2))
+            await until(lambda: node.match(1) == 32, what="life after the monster")
+
+
 async def test_doubt_relearns_once_and_clearing_from_outside_counts_at_once():
     async with WirePublisher() as publisher, followed(publisher, audit_s=99.0) as node:
         await node.listening()
