@@ -22,6 +22,24 @@ OUTCOMES: dict[str, str] = {
     "rejected": "▲ rejected",
 }
 """Outcome filter values and how they are shown."""
+REASONS: dict[str, str] = {
+    "unhealthy": "not healthy",
+    "draining": "draining",
+    "breaker_open": "its breaker is open",
+    "role": "does not do this part of the work",
+    "model": "does not serve the model",
+    "adapter": "does not serve the adapter",
+    "context_too_long": "the prompt is too long for it",
+    "queue_full": "its queue is full",
+    "batch_cap": "its batch is full",
+    "no_kv_headroom": "too little KV cache is free",
+    "tenant": "closed to this tenant",
+    "hotspot": "kept free of hot prefixes",
+    "tbt_slo": "its batch would miss the TBT limit",
+    "no_kv_path": "the prompt's KV cannot get there",
+    "already_tried": "already tried for this request",
+}
+"""Reasons for exclusion in words; others are shown as they come."""
 _ADDS_UP = 0.02
 
 
@@ -214,7 +232,7 @@ def candidate_rows(selection: wire.SelectionView) -> list[dict[str, object]]:
 def excluded_rows(selection: wire.SelectionView) -> list[dict[str, object]]:
     """Reasons, with the nodes each kept out."""
     return [
-        {"Reason": reason.replace("_", " "), "Nodes": ", ".join(nodes)}
+        {"Reason": REASONS.get(reason, reason.replace("_", " ")), "Nodes": ", ".join(nodes)}
         for reason, nodes in selection.excluded.items()
     ]
 

@@ -35,7 +35,7 @@ def load_heat(
         "z": [rows[n] for n in order],
         "colorscale": [[i / (len(p.heat) - 1), c] for i, c in enumerate(p.heat)],
         "zmin": 0,
-        **({} if span else {"zmax": 100}),
+        "zmax": _most(rows) if span else 100,
         "hoverongaps": False,
         "hovertemplate": "%{y}, %{x|%H:%M:%S}: %{z} " + unit + "<extra></extra>",
         "xgap": 0.5,
@@ -68,6 +68,11 @@ def _cells(series: wire.Series, node: str, *, placed: bool) -> list[int | None]:
     return [
         round(100 * point.load[node]) if node in point.load else None for point in series.points
     ]
+
+
+def _most(rows: dict[str, list[int | None]]) -> int:
+    """Top of the colour scale for counts; 1 where nothing happened, so that zero stays zero."""
+    return max((c for cells in rows.values() for c in cells if c), default=1)
 
 
 def _mean(cells: Sequence[int | None]) -> float:

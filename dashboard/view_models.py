@@ -11,8 +11,8 @@ from dashboard import format as fmt
 from dashboard.feed import Look
 from dashboard.theme import Level
 
-STALE_S = 5.0
-"""Older data is announced as stale; five ticks of the poller."""
+STALE_S = 3.0
+"""Older data is announced as stale; three ticks of the poller."""
 NEAR_LIMIT = 0.8
 """Share of a latency limit from which it is called near."""
 LOSS_WARN, LOSS_BAD = 0.2, 0.5
@@ -55,7 +55,7 @@ def connection_notice(look: Look, *, now: datetime, clock: str, url: str) -> Not
     if look.error and look.state is None:
         return Notice(
             "bad",
-            "The service is down",
+            "The service does not answer",
             f"{_sentence(look.error)} ({url}). The console tries again every second and goes on "
             "by itself once it answers. Start it with `conductor serve` or `conductor up`.",
         )
@@ -63,7 +63,7 @@ def connection_notice(look: Look, *, now: datetime, clock: str, url: str) -> Not
     if look.error:
         return Notice(
             "bad",
-            "The service is down",
+            "The service does not answer",
             f"{_sentence(look.error)} ({url}). What you see is from {clock}, "
             f"{fmt.ago(age)}. The console tries again every second.",
         )
@@ -100,7 +100,7 @@ def freshness(look: Look, now: datetime) -> tuple[Level, str]:
     """Level and words of the data-age badge."""
     age = look.age_s(now)
     if look.error:
-        return "bad", "service down" if age is None else f"down, data {fmt.ago(age)}"
+        return "bad", "no answer" if age is None else f"no answer, {fmt.ago(age)}"
     if age is None:
         return "none", "no data yet"
     return ("warn" if age > STALE_S else "ok"), fmt.ago(age)

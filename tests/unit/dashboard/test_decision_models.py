@@ -1,0 +1,106 @@
+from datetime import UTC, datetime, timedelta
+from typing import get_args
+
+import pytest
+from dashboard_samples import NOON, outcome, row, selection
+
+from core import wire
+from core.domain import OutcomeKind, Reason
+from dashboard import decision_models as dm
+from dashboard.decision_filters import Filters, query_of
+
+
+def test_every_outcome_the_api_takes_can_be_chosen_and_shown() -> None:
+    annotation = wire.DecisionQuery.model_fields["outcome"].annotation
+    literals = {v for part in get_args(annotation) for v in get_args(part)}
+    assert set(dm.OUTCOMES) == {k.value for k in OutcomeKind} | literals
+
+
+def test_every_reason_has_words() -> None:
+    assert set(dm.REASONS) == {r.value for r in Reason}
+
+
+def test_rows_of_running_finished_and_refused_requests() -> None:
+    rows = dm.table_rows(
+        [
+            row(),
+            row(outcome=None),
+            row(routed=False, status=429, code="slo_unreachable", outcome=None),
+            row(outcome=outcome(kind=OutcomeKind.TIMEOUT, ttft_s=None)),
+            row(outcome=outcome(slo_missed="ttft")),
+        ]
+    )
+    assert [r["Outcome"] for r in rows] == [
+        "✓ ok", "… running", "▲ rejected 429 slo_unreachable", "✕ timed out", "✓ ok",
+    ]  # fmt: skip
+    assert [r["Limits"] for r in rows] == ["✓ met", "-", "-", "-", "✕ TTFT"]
+    assert (rows[0]["Match"], rows[0]["Reachable"], rows[0]["Reported"]) == (0.64, 0.8, 0.64)
+    assert rows[1]["Reported"] is None
+    assert rows[2]["TTFT predicted"] is None
+
+
+def test_tiles_of_a_missed_limit_and_a_missed_match() -> None:
+    tiles = dm.summary_tiles(row(outcome=outcome(ttft_s=4.0)))
+    assert [t.level for t in tiles] == ["ok", "bad", "ok", "warn"]
+    assert "20 times predicted" in tiles[1].word
+    assert "160 less than the best" in tiles[3].word
+
+
+def test_tiles_of_a_rejection_name_status_code_and_reason() -> None:
+    refused = row(routed=False, status=429, code="slo", message="too late", outcome=None)
+    tile = dm.summary_tiles(refused)[0]
+    assert (tile.value, tile.word, tile.sub) == ("429", "slo", "too late")
+
+
+def test_waterfall_lanes_follow_on_and_keep_what_is_not_named() -> None:
+    parts = dm.waterfall(row(predicted_ttft_s=0.25))
+    predicted = [(s.name, s.start_s) for s in parts if s.lane == "predicted"]
+    assert predicted == [("queue", 0.0), ("prefill", 0.1), ("to first token", 0.2)]
+    observed = [(s.name, s.start_s, s.length_s) for s in parts if s.lane == "observed"]
+    assert observed == [("first token", 0.0, 0.3), ("stream", 0.3, pytest.approx(1.2))]
+
+
+def test_waterfall_of_a_rejection_is_empty() -> None:
+    nothing = {f"predicted_{n}_s": 0.0 for n in ("queue", "transfer", "prefill", "ttft")}
+    assert dm.waterfall(row(routed=False, outcome=None, **nothing)) == []
+
+
+def test_negative_terms_are_no_stack() -> None:
+    assert not dm.adds_up(selection(("a", {"x": 5.0, "y": -2.0}, 3.0)))
+    assert dm.adds_up(selection(("a", {"x": 1.0, "y": 2.0}, 3.0)))
+    assert not dm.adds_up(selection())
+
+
+def test_candidates_table_keeps_terms_and_inputs_apart() -> None:
+    rows = dm.candidate_rows(selection(("a", {"queue": 1.23456}, 1.23456), ("b", {}, 2.0)))
+    assert rows[0]["term: queue"] == 1.235
+    assert rows[1]["term: queue"] is None
+    assert rows[0]["load"] == 0.5
+    assert rows[1]["Why it lost"] == "worse"
+
+
+def test_exclusions_are_put_in_words() -> None:
+    found = wire.SelectionView(sense="min", excluded={"breaker_open": ["a", "b"], "new": ["c"]})
+    assert dm.excluded_rows(found) == [
+        {"Reason": "its breaker is open", "Nodes": "a, b"},
+        {"Reason": "new", "Nodes": "c"},
+    ]
+
+
+def test_prediction_table_divides_only_what_was_observed() -> None:
+    first, second = dm.prediction_rows(row(outcome=outcome(tbt_s=None)))
+    assert first["Observed / predicted"] == "1.5"
+    assert second["Observed / predicted"] == "-"
+
+
+def test_filters_become_a_query_and_an_id_searches_all_history() -> None:
+    span = timedelta(minutes=5)
+    query = query_of(Filters(node="a", outcome="open"), now=NOON, span=span, cursor="c")
+    assert (query.since, query.node, query.outcome, query.cursor) == (NOON - span, "a", "open", "c")
+    assert query_of(Filters(q="abc"), now=NOON, span=span, cursor=None).since is None
+    assert Filters().empty
+
+
+def test_title_carries_zone_and_milliseconds() -> None:
+    at = datetime(2026, 3, 1, 1, 2, 3, 4000, tzinfo=UTC)
+    assert dm.title(row(at=at), UTC, "UTC") == "2026-03-01 01:02:03.004 UTC, request r1"
