@@ -231,26 +231,41 @@ class World:
             self._sample(now)
         if not i % PROGRESS_EVERY and self.progress is not None:
             self.stopped = not self.progress(self.ended, len(self.workload))
-        self.place(now, i, self.requests[i])
+        if self.planners.batcher is not None:
+            self.planners.batcher.add(i, self.requests[i], now)
+        else:
+            self.place(now, i, self.requests[i])
 
-    def place(self, now: float, i: int, request: Request) -> None:
-        """Ask the conductor and follow its answer."""
-        decision = self.conductor.decide(request, now)
+    def place(
+        self, now: float, i: int, request: Request, *, only: Slot | None = None
+    ) -> Decision | None:
+        """Ask the conductor and follow its answer; `only` leaves it a single prefill node."""
+        asked = request if only is None else self._narrowed(request, only)
+        decision = self.conductor.decide(asked, now)
         if not isinstance(decision, Decision):
             self._end(now, i, REJECTED)
-            return
+            return None
         group = self.planners.group(decision, now)
         if group is not None:
             self._start_group(now, i, decision, group)
-            return
+            return decision
         job = self._job(now, i, decision, self.conductor.begin(decision, now))
         node = self.nodes[decision.prefill_slot]
         if not node.alive:
             self.attempt_failed(now, job)
-            return
+            return None
         if decision.fetch_from is not None:
             self._fetch(now, job, node)
         node.enqueue(job, now)
+        return decision
+
+    def _narrowed(self, request: Request, only: Slot) -> Request:
+        """The request as if every other prefill node had been tried."""
+        fleet = self.conductor.fleet
+        others = (n.slot for n in self.nodes if n.slot != only and fleet.prefills[n.slot])
+        tried = request.tried | {fleet.node_at(slot) for slot in others}
+        narrowed: Request = msgspec.structs.replace(request, tried=tried)
+        return narrowed
 
     def _job(self, now: float, i: int, decision: Decision, reservation: Reservation) -> Job:
         r = self.records
@@ -312,7 +327,6 @@ class World:
         r.cached[i] = job.cached_tokens
         r.fetched[i] = job.fetched_tokens
         r.node[i] = job.decision.prefill_slot
-        self.planners.prefilled(job, now)
         if self.prefill_only:
             # Nothing is generated, so the end of the prefill is the end of the request.
             job.reservation.cached_tokens = job.cached_tokens
@@ -374,6 +388,7 @@ class World:
         if not node.alive:
             return
         lost = node.die()
+        self.planners.node_died(node.slot)
         self.links.cut(now, failure.node)
         self.schedule(now + self.scenario.detect_s, self._detected, failure.node)
         self.schedule(now + failure.down_s, self._back, failure.node)
@@ -422,4 +437,4 @@ class World:
             waits = queue_s(self.conductor.fleet, now).tolist()
             samples.queue_s.append([waits[n.slot] for n in self.nodes])
             samples.running.append([float(n.batch.size) if n.batch else 0.0 for n in self.nodes])
-            self.planners.sample(samples)
+            self.planners.sample(samples, now)

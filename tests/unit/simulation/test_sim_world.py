@@ -44,6 +44,8 @@ VARIANTS = {
     "pipeline groups": {"cpp": True, "params": {"cpp.uncached_tokens_min": 4096}},
     "groups and decode": {"cpp": True, "decode": 2, "params": {"cpp.uncached_tokens_min": 4096}},
     "hotspot": {"hotspot": True},
+    "migration": {"migration": True, "load": 3.0},
+    "batching": {"batching": True, "load": 4.0},
     "uneven speeds": {"speeds": (1.0, 0.5, 2.0)},
     "late events": {"event_delay_s": 0.2},
     "think": {"replay": "think", "decode": 1, "cache_tokens": 3_000_000},
