@@ -44,7 +44,7 @@ class Forest:
         if known is None:
             self.children[parent] = child
             if parent not in self._listed:
-                self._loosen(parent)
+                self.loosen(parent)
         elif type(known) is int:
             if known != child:
                 alone = known not in self._listed
@@ -88,7 +88,7 @@ class Forest:
     def delisted(self, key: int) -> bool:
         """`key` has just left the listing; True when children remain, so its links stay."""
         if self.has_listed_child(key):
-            self._loosen(key)
+            self.loosen(key)
             return True
         return False
 
@@ -99,7 +99,8 @@ class Forest:
                 self.loose.discard(key)
                 self.roots.discard(key)
 
-    def _loosen(self, key: int) -> None:
+    def loosen(self, key: int) -> None:
+        """`key` has children but is not listed itself."""
         self.loose.add(key)
         if self.newly_loose is not None:
             self.newly_loose.append(key)

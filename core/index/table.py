@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from core.domain import Medium
-from core.index.forest import Forest
+from core.index.forest import Branches, Forest
 from core.index.lanes import Lane, Lanes
 from core.index.tiers import Tiers
 
@@ -94,7 +94,8 @@ class BlockTable:
         known = self._known(keys)
         if known < len(keys):
             fresh = self._fitting(lane, keys[known:] if known else keys)
-            if not (held.keys().isdisjoint(fresh) and forest.children.keys().isdisjoint(fresh)):
+            # A block that is not listed has children only if it is loose, and few are.
+            if not (held.keys().isdisjoint(fresh) and forest.loose.isdisjoint(fresh)):
                 self._list_each(lane, keys, before)
                 return
             entries = dict.fromkeys(fresh, lane.bit)
@@ -218,12 +219,13 @@ class BlockTable:
         if self.tiers.used or medium is not Medium.GPU:
             keys = self.tiers.removed(medium, keys, lane.bit)
         held, bit, interned = self.held, lane.bit, self.interned
-        children = self.forest.children
+        children, gaps = self.forest.children, lane.gaps
         keep = self.lanes.live & ~bit
-        was_open = bool(lane.gaps)
+        tiered, was_open = self.tiers.used, bool(gaps)
         seen: int | None = None
         rest: int | None = None
-        removed = 0
+        removed = last = 0
+        gone = False
         for key in self._tails_first(keys):
             mask = held.get(key)
             if mask is None:
@@ -236,20 +238,20 @@ class BlockTable:
             removed += 1
             if rest:
                 held[key] = rest
+                child = children.get(key)
             else:
                 del held[key]
-            child = children.get(key)
-            if child is not None:
-                if type(child) is int and child not in held:
-                    del children[key]
-                else:
-                    self._bereave(lane, key)
-            if not rest and self.tiers.used:
-                self.tiers.drop(key)
-            if lane.gaps:
-                lane.gaps.pop(key, None)
+                child = children.pop(key, None)
+                if tiered:
+                    self.tiers.drop(key)
+            # The usual case is free: the only child is what was taken away just before.
+            if child is not None and not (child == last and (gone or rest)):
+                self._bereave(lane, key, child, listed=bool(rest))
+            last, gone = key, not rest
+            if gaps:
+                gaps.pop(key, None)
         lane.blocks -= removed
-        if was_open or lane.gaps:
+        if was_open or gaps:
             self.lanes.note_gaps(lane)
 
     def _tails_first(self, keys: Sequence[int]) -> Sequence[int]:
@@ -260,13 +262,25 @@ class BlockTable:
                 return keys[::-1]
         return keys
 
-    def _bereave(self, lane: Lane, key: int) -> None:
-        """The lane lost `key`: children it still holds are gaps now."""
-        for child in self.forest.listed_children(key):
-            if self.held[child] & lane.bit:
-                lane.gaps[child] = key
-        if key not in self.held:
-            self.forest.delisted(key)
+    def _bereave(self, lane: Lane, key: int, child: int | Branches, *, listed: bool) -> None:
+        """The lane lost `key`: children it still holds are gaps now.
+
+        child: what `key` was linked to; where `key` is not listed any more, the links are gone
+        and come back only if some child is listed.
+        """
+        held, bit = self.held, lane.bit
+        orphaned = False
+        if type(child) is int and child not in held:
+            return
+        for each in (child,) if isinstance(child, int) else child:
+            below = held.get(each)
+            if below is not None:
+                orphaned = True
+                if below & bit:
+                    lane.gaps[each] = key
+        if orphaned and not listed:
+            self.forest.children[key] = child
+            self.forest.loosen(key)
 
 
 def runs(table: BlockTable, lane: Lane) -> Iterator[tuple[int, bool, list[int]]]:
