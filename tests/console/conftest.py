@@ -1,0 +1,36 @@
+"""The stack and the browser, started once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from stack import Stack
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Three engines under a little traffic, and a console."""
+    folder = tmp_path_factory.mktemp("stack")
+    with Stack(folder, roles=("prefill", "decode", "both")) as running:
+        running.send(12)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def empty_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A service without a single node; no console process."""
+    with Stack(tmp_path_factory.mktemp("empty"), console=False) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Path:
+    """The browser's executable; tests that need it are skipped where there is none."""
+    found = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chrome")
+    if not found:
+        pytest.skip("no Chromium found: install one, or name it in CHROMIUM")
+    return Path(found)

@@ -1,0 +1,125 @@
+"""The product as processes for the console's tests: emulated engines, service, console."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+from core.launcher import Child, Processes, answers, wait_until
+from dashboard.launch import streamlit_command
+
+MODEL = "demo"
+START_S = 90.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Stack:
+    """Engines with the given roles, a service that knows them, and a console on it."""
+
+    def __init__(self, folder: Path, *, roles: Sequence[str] = (), console: bool = True) -> None:
+        self._folder = folder
+        self._roles = roles
+        self._console = console
+        self._processes = Processes(folder / "logs")
+        self.service: Child | None = None
+        self.engines: dict[str, Child] = {}
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self.console_url = f"http://127.0.0.1:{free_port()}"
+
+    def __enter__(self) -> Self:
+        self._processes.__enter__()
+        try:
+            nodes = [self._engine(i, role) for i, role in enumerate(self._roles)]
+            self._write_settings(nodes)
+            self.start_service()
+            if self._console:
+                self._start_console()
+        except BaseException:
+            self._processes.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.signal_service(signal.SIGCONT)
+        self._processes.stop()
+
+    def start_service(self) -> None:
+        """Start it (again) at the same address, and wait until it has seen its nodes."""
+        config = str(self._folder / "settings.json")
+        argv = [sys.executable, "-m", "core.cli", "serve", "--config", config]
+        self.service = self._processes.start("service", argv)
+        path = "/health/ready" if self._roles else "/health/live"
+        wait_until(lambda: answers(self.url + path), self.service, timeout_s=START_S, what=path)
+
+    def stop_service(self) -> None:
+        """End it at once, as a crash would."""
+        assert self.service is not None
+        self.service.process.kill()
+        self.service.process.wait()
+
+    def signal_service(self, number: signal.Signals) -> None:
+        """Send a signal, for instance SIGSTOP to make it hang."""
+        if self.service is not None and self.service.process.poll() is None:
+            os.kill(self.service.process.pid, number)
+
+    def send(self, count: int, *, base: int = 0, tenant: str = "team-a", tokens: int = 4) -> None:
+        """Send completions whose prompts share their first 640 tokens; all must succeed."""
+        with httpx.Client(base_url=self.url, timeout=60, trust_env=False) as client:
+            for i in range(count):
+                prompt = [*range(100 + base, 740 + base), *[200 + (base + i) % 50] * 40]
+                body = {"model": MODEL, "prompt": prompt, "max_tokens": tokens}
+                answer = client.post("/v1/completions", json=body, headers={"x-tenant-id": tenant})
+                assert answer.status_code == 200, answer.text
+
+    def get(self, path: str, **params: Any) -> Any:
+        """An answer of the admin API."""
+        answer = httpx.get(f"{self.url}/admin/v1{path}", params=params, trust_env=False)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def _engine(self, i: int, role: str) -> dict[str, Any]:
+        name = f"{role}-{i + 1}"
+        state = self._folder / f"{name}.json"
+        argv = [
+            sys.executable, "-m", "core.engines.emulated", "--name", name, "--role", role,
+            "--model", MODEL, "--port", "0", "--events-port", "0", "--replay-port", "0",
+            "--profile", "tiny-emulated", "--time-scale", "2", "--state-file", str(state),
+        ]  # fmt: skip
+        child = self._processes.start(name, argv)
+        self.engines[name] = child
+        wait_until(state.exists, child, timeout_s=START_S, what="its address")
+        return {
+            "id": name, "url": json.loads(state.read_text())["url"], "engine": "emulated",
+            "role": role, "profile": "tiny-emulated", "speed": 2.0, "kv_transfer": "nixl",
+            "links": ["roce"],
+        }  # fmt: skip
+
+    def _write_settings(self, nodes: list[dict[str, Any]]) -> None:
+        host, _, port = self.url.removeprefix("http://").partition(":")
+        settings = {
+            "server": {"host": host, "port": int(port)},
+            "state_dir": str(self._folder),
+            "limits": {"drain_s": 0.2},
+            "nodes": nodes,
+        }
+        (self._folder / "settings.json").write_text(json.dumps(settings))
+
+    def _start_console(self) -> None:
+        host, _, port = self.console_url.removeprefix("http://").partition(":")
+        argv, env = streamlit_command(host=host, port=int(port), api_url=self.url)
+        child = self._processes.start("console", argv, env=env)
+        health = f"{self.console_url}/_stcore/health"
+        wait_until(lambda: answers(health), child, timeout_s=START_S, what="health")
