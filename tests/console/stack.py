@@ -81,7 +81,7 @@ class Stack:
             for i in range(count):
                 prompt = [*range(100 + base, 740 + base), *[200 + (base + i) % 50] * 40]
                 body = {"model": MODEL, "prompt": prompt, "max_tokens": tokens}
-                answer = client.post("/v1/completions", json=body, headers={"x-tenant-id": tenant})
+                answer = client.post("/v1/completions", json=body, headers={"x-conductor-tenant": tenant})
                 assert answer.status_code == 200, answer.text
 
     def get(self, path: str, **params: Any) -> Any:

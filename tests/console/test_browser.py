@@ -1,0 +1,208 @@
+"""The console in a real browser, against real services and engines."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, Response, expect, sync_playwright
+from stack import Stack
+
+ARGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update",
+]  # fmt: skip
+WAIT_MS = 60_000
+LOCAL = re.compile(r"^(http://127\.0\.0\.1[:/]|ws://127\.0\.0\.1:|data:|blob:)")
+PROBE = re.compile(r"/decisions/_stcore/(health|host-config)")
+"""Streamlit looks for its server below the address of a deep link before it asks the root."""
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+expect.set_options(timeout=WAIT_MS)
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: Path) -> Iterator[Browser]:
+    with sync_playwright() as p:
+        launched = p.chromium.launch(executable_path=str(chromium), args=ARGS)
+        yield launched
+        launched.close()
+
+
+class Watched:
+    """A page, and everything that went wrong on it."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.foreign: list[str] = []
+        self.failed: list[str] = []
+        self.errors: list[str] = []
+        page.on("request", lambda r: LOCAL.match(r.url) or self.foreign.append(r.url))
+        page.on("response", self._response)
+        page.on("pageerror", lambda e: self.errors.append(str(e)))
+        page.on("console", lambda m: m.type == "error" and self._console(m.text))
+
+    def _response(self, r: Response) -> None:
+        if r.status >= 400 and not PROBE.search(r.url):
+            self.failed.append(f"{r.status} {r.url}")
+
+    def _console(self, text: str) -> None:
+        # A failed load is judged by its response, which names the address.
+        if not text.startswith("Failed to load resource"):
+            self.errors.append(text)
+
+    def check(self) -> None:
+        """Nothing foreign, nothing failed, no error, no exception box."""
+        assert self.foreign == []
+        assert self.failed == []
+        assert self.errors == []
+        expect(self.page.get_by_test_id("stException")).to_have_count(0)
+
+
+@pytest.fixture(params=["light", "dark"])
+def watched(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Watched]:
+    yield from _watched(browser, request.param)
+
+
+@pytest.fixture
+def plain(browser: Browser) -> Iterator[Watched]:
+    yield from _watched(browser, "light")
+
+
+def _watched(browser: Browser, scheme: str) -> Iterator[Watched]:
+    context = browser.new_context(
+        viewport={"width": 1440, "height": 1300},
+        color_scheme=scheme,  # type: ignore[arg-type]
+        timezone_id="Asia/Tokyo",
+    )
+    page = context.new_page()
+    page.set_default_timeout(WAIT_MS)
+    yield Watched(page)
+    context.close()
+
+
+def plots(page: Page, count: int) -> None:
+    expect(page.locator(".cd-plot.js-plotly-plot")).to_have_count(count)
+
+
+def test_overview_is_whole_and_asks_nobody_else(watched: Watched, stack: Stack) -> None:
+    page = watched.page
+    page.goto(stack.console_url)
+    plots(page, 4)
+    expect(page.locator(".cd-tile")).to_have_count(6)
+    expect(page.get_by_text("all nodes available")).to_be_visible()
+    labels = page.locator(".cd-plot").evaluate_all("all => all.map(e => e.ariaLabel)")
+    assert all(labels)
+    overflow = page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth")
+    assert overflow <= 1440
+    watched.check()
+
+
+def test_live_refresh_keeps_zoom_legend_and_the_chart_itself(plain: Watched, stack: Stack) -> None:
+    page = plain.page
+    page.goto(stack.console_url)
+    plots(page, 4)
+    chart = page.locator(".st-key-slo .cd-plot")
+    chart.evaluate("""e => {
+        e.mark = "same";
+        e.draws = 0;
+        e.on("plotly_afterplot", () => { e.draws += 1; });
+        return Plotly.relayout(e, {"yaxis.range": [-1.5, 0.25]})
+            .then(() => Plotly.restyle(e, {visible: "legendonly"}, [1]));
+    }""")
+    stack.send(2, base=7000)
+    page.wait_for_function(
+        "() => document.querySelector('.st-key-slo .cd-plot').draws >= 4", polling=200
+    )
+    after = chart.evaluate(
+        "e => [e.mark, e.layout.yaxis.range, e._fullData[1].visible, e._fullData[0].visible]"
+    )
+    assert after == ["same", [-1.5, 0.25], "legendonly", True]
+    plain.check()
+
+
+def test_pausing_stops_the_refresh(plain: Watched, stack: Stack) -> None:
+    page = plain.page
+    page.goto(stack.console_url)
+    plots(page, 4)
+    page.get_by_text("Live", exact=True).click()
+    expect(page.get_by_text("paused at")).to_be_visible()
+    expect(page).to_have_url(re.compile("live=false"))
+    shown = page.locator(".cd-tile").first.inner_text()
+    stack.send(3, base=8000)
+    page.wait_for_timeout(3000)
+    assert page.locator(".cd-tile").first.inner_text() == shown
+    page.get_by_text("Live", exact=True).click()
+    expect(page.get_by_text("paused at")).to_have_count(0)
+    plain.check()
+
+
+def test_a_deep_link_restores_range_zone_filters_and_decision(
+    watched: Watched, stack: Stack
+) -> None:
+    page = watched.page
+    rows = stack.get("/decisions", limit=50)["rows"]
+    wanted = next(r for r in rows if r["outcome"])
+    link = f"/decisions?range=1h&tz=browser&outcome=ok&tenant=&decision={wanted['id']}"
+    page.goto(stack.console_url + link)
+    expect(page.get_by_text("Where the time went")).to_be_visible()
+    expect(page.get_by_text("Asia/Tokyo").first).to_be_visible()
+    expect(page.get_by_role("radio", name="1h")).to_be_checked()
+    plots(page, 3)
+    assert "outcome=ok" in page.url
+    watched.check()
+
+
+def test_a_row_opens_its_decision(plain: Watched, stack: Stack) -> None:
+    page = plain.page
+    page.goto(stack.console_url)
+    page.get_by_role("link", name="Decisions").click()
+    page.get_by_role("radio", name="1h").click(force=True)
+    table = page.get_by_test_id("stDataFrame").first
+    expect(table).to_be_visible()
+    page.wait_for_timeout(1000)
+    table.click(position={"x": 17, "y": 51})
+    expect(page.get_by_text("Where the time went")).to_be_visible()
+    expect(page).to_have_url(re.compile(r"decision=[0-9a-f]{24}"))
+    opened = page.url.rpartition("decision=")[2][:24]
+    stored = stack.get(f"/decisions/{opened}")
+    expect(page.get_by_text(stored["verdict"], exact=True)).to_be_visible()
+    page.get_by_role("button", name="Close").click()
+    expect(page.get_by_text("Where the time went")).to_have_count(0)
+    plain.check()
+
+
+def test_service_stops_and_comes_back(plain: Watched, stack: Stack) -> None:
+    page = plain.page
+    page.goto(stack.console_url)
+    plots(page, 4)
+    stack.stop_service()
+    try:
+        expect(page.get_by_text("The service does not answer")).to_be_visible()
+        expect(page.get_by_text("What you see is from")).to_be_visible()
+        plots(page, 4)
+    finally:
+        stack.start_service()
+    expect(page.get_by_text("The service does not answer")).to_have_count(0)
+    expect(page.get_by_text("No request so far")).to_be_visible()
+    stack.send(2, base=9000)
+    expect(page.get_by_text("No request so far")).to_have_count(0)
+    plots(page, 4)
+    plain.check()
+
+
+def test_a_dead_node_is_seen_and_named(plain: Watched, stack: Stack) -> None:
+    page = plain.page
+    page.goto(stack.console_url)
+    plots(page, 4)
+    decode = stack.engines["decode-2"].process
+    decode.send_signal(signal.SIGSTOP)
+    try:
+        expect(page.get_by_text("dead: decode-2")).to_be_visible()
+        expect(page.get_by_text("1 not available")).to_be_visible()
+    finally:
+        decode.send_signal(signal.SIGCONT)
+    expect(page.get_by_text("dead: decode-2")).to_have_count(0)
+    plain.check()
