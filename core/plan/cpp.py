@@ -262,7 +262,8 @@ def _timed(task: _Task, group: _Group, count: int) -> CppPlan | None:
         nbytes = chunks * task.model.hidden_bytes_per_token
         handoffs.append(latency[b.slot] + nbytes * per_byte[b.slot])
     missing = [_missing(task, node) for node in group.members]
-    finish = finish_times(times, _ready(task, group, missing), handoffs)
+    ready = _ready(task, group, missing)
+    finish = finish_times(times, ready, handoffs)
     if not math.isfinite(finish[-1][-1]):
         return None
     stages = tuple(
@@ -270,7 +271,7 @@ def _timed(task: _Task, group: _Group, count: int) -> CppPlan | None:
             slot=node.slot,
             layers=group.shares[s],
             queue_s=node.queue_s,
-            start_s=float(finish[s][0] - times[s][0]),
+            start_s=max(float(finish[s][0] - times[s][0]), ready[s]),
             end_s=float(finish[s][-1]),
             work_s=float(times[s].sum()),
             fetch_tokens=missing[s],

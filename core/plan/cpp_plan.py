@@ -75,7 +75,8 @@ class CppPlan:
     def bubble_share(self) -> float:
         """Share of the members' time between first and last chunk that is not computing."""
         span = sum(stage.end_s - stage.start_s for stage in self.stages)
-        return 1.0 - sum(stage.work_s for stage in self.stages) / span if span > 0 else 0.0
+        work = sum(stage.work_s for stage in self.stages)
+        return max(1.0 - work / span, 0.0) if span > 0 else 0.0
 
     @property
     def gain(self) -> float:
