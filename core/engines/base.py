@@ -32,6 +32,10 @@ _INTERNAL_FIELDS = frozenset(
 """Engine-to-engine fields a client must not set: they reach into other requests' KV blocks."""
 
 
+RANKS_MAX = 1024
+"""Data-parallel ranks of one server that are believed."""
+
+
 class Flow(enum.StrEnum):
     """How an engine family hands a prompt from a prefill node to a decode node."""
 
@@ -276,7 +280,7 @@ def connectable(endpoint: str, *, host: str) -> str | None:
     """
     scheme, _, rest = endpoint.partition("://")
     bound, _, port = rest.rpartition(":")
-    if scheme != "tcp" or not port.isdigit():
+    if scheme != "tcp" or not _is_port(port):
         return None
     bare = bound.strip("[]")
     if bare in {"*", "0.0.0.0", "::", ""}:
@@ -284,6 +288,10 @@ def connectable(endpoint: str, *, host: str) -> str | None:
     if is_loopback(bare) and not is_loopback(host):
         return None
     return f"tcp://{bound}:{port}"
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 5 and 0 < int(text) < 65536
 
 
 def is_loopback(host: str) -> bool:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 import structlog
+import zmq
 
 from core.domain import Health, NodeSpec
 from core.engines.discovery import join
@@ -86,7 +87,12 @@ class NodeSupervisor:
     async def _health_loop(self) -> None:
         while True:
             began = self._now()
-            await self.check()
+            try:
+                await self.check()
+            except Exception as error:
+                # A node that cannot be watched must not end the watch over it.
+                _log.exception("probe_failed", node=self.node)
+                self.status.last_error = f"probe failed: {type(error).__name__}: {error}"
             await self._pause(began)
 
     async def _pause(self, began: float) -> None:
@@ -165,7 +171,8 @@ class NodeSupervisor:
             getattr(spec, name) != getattr(current, name)
             for name in ("events", "block_size", "models")
         )
-        if moved or (self._stream is None) != (spec.events is None):
+        failed = self._stream is not None and self._stream.failed
+        if moved or failed or (self._stream is None) != (spec.events is None):
             # Nothing may reach the index under what is not true any more.
             await self._detach()
         if spec != current:
@@ -201,7 +208,9 @@ class NodeSupervisor:
             try:
                 async with asyncio.timeout(rules.scrape_timeout_s):
                     await self._scrape()
-            except (EngineFault, TimeoutError) as fault:
+            except Exception as fault:
+                if not isinstance(fault, (EngineFault, TimeoutError)):
+                    _log.exception("scrape_failed", node=self.node)
                 self.status.scrape_failures += 1
                 self.status.last_error = f"no telemetry: {fault or type(fault).__name__}"
                 self.poke()
@@ -255,8 +264,12 @@ class NodeSupervisor:
             on_restart=self._stream_restarted,
             on_lost_link=self.poke,
         )
+        try:
+            await stream.__aenter__()
+        except zmq.ZMQError as error:
+            self.status.notes += (f"cannot follow events at {spec.events}: {error}",)
+            return
         self._stream, self.status.stream = stream, stream.status
-        await stream.__aenter__()
 
     async def _detach(self) -> None:
         stream, self._stream, self.status.stream = self._stream, None, None

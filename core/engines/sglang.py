@@ -12,6 +12,7 @@ from typing import Any
 
 from core.domain import EngineKind, EventEndpoints, Role, Telemetry
 from core.engines.base import (
+    RANKS_MAX,
     Discovery,
     EngineAdapter,
     Flow,
@@ -128,7 +129,7 @@ class SglangAdapter(EngineAdapter):
         info = parse_object(pages.get("/server_info", ""))
         events, notes = _event_ranks(info.get("kv_events"), host=host)
         capacity = as_count(info.get("max_total_num_tokens")) or 0
-        dp_size = as_count(info.get("dp_size")) or 1
+        dp_size = min(as_count(info.get("dp_size")) or 1, RANKS_MAX)
         role = {"prefill": Role.PREFILL, "decode": Role.DECODE}.get(
             str(info.get("disaggregation_mode"))
         )
@@ -164,7 +165,7 @@ def _event_ranks(found: Any, *, host: str) -> tuple[dict[int, EventEndpoints], t
     replay_base = as_count(found.get("replay_endpoint_port_base"))
     replay = connectable(f"tcp://{bound}:{replay_base}", host=host)
     topic = str(found.get("topic") or "")
-    ranks = range(as_count(found.get("dp_size")) or 1)
+    ranks = range(min(as_count(found.get("dp_size")) or 1, RANKS_MAX))
     notes = () if replay else ("no replay endpoint: history cannot be read",)
     return {
         r: EventEndpoints(

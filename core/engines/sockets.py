@@ -75,7 +75,11 @@ class EventSockets:
         live.setsockopt(zmq.RCVHWM, self._limits.queue_messages)
         live.setsockopt(zmq.SUBSCRIBE, self._endpoints.topic.encode())
         self._watch = asyncio.create_task(self._watch_link(live.get_monitor_socket(_WATCHED)))
-        live.connect(self._endpoints.live)
+        try:
+            live.connect(self._endpoints.live)
+        except zmq.ZMQError:
+            await self.__aexit__(None, None, None)
+            raise
         return self
 
     async def __aexit__(

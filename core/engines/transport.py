@@ -117,6 +117,8 @@ class NodeStream:
         self._audited_s = self._now()
         self._complete = False
         self._doubted = False
+        self.failed = False
+        """Stopped by a fault of ours; a new stream has to be made."""
 
     # ---- life -----------------------------------------------------------------------------
 
@@ -204,12 +206,22 @@ class NodeStream:
     # ---- work -----------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        while True:
+        while not self.failed:
             await self._wake.wait()
             async with self._tools.turns.turn():
-                self._turn()
+                self._guarded_turn()
             if not (self._inbox or self._pending):
                 self._wake.clear()
+
+    def _guarded_turn(self) -> None:
+        """A fault of ours ends this stream's credit, not the process; the supervisor tries anew."""
+        try:
+            self._turn()
+        except Exception as error:
+            _log.exception("stream_failed", node=self._spec.id)
+            self.failed = True
+            self._ingest.forget()
+            self._doubt(f"stopped by {type(error).__name__}: {error}")
 
     def _turn(self) -> None:
         """Work for about `turn_s`; batches first, since the inbox may hold their successors."""

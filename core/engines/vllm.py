@@ -11,6 +11,7 @@ from typing import Any
 
 from core.domain import EngineKind, EventEndpoints, Telemetry
 from core.engines.base import (
+    RANKS_MAX,
     Discovery,
     EngineAdapter,
     Flow,
@@ -130,7 +131,7 @@ class VllmAdapter(EngineAdapter):
             context_tokens_max=max(as_count(m.get("max_model_len")) or 0 for m in listed),
             kv_capacity_tokens=_capacity(page, 0),
             block_size=_config_count(page, "block_size"),
-            dp_size=max(len(events), len(page.values(_RUNNING)), 1),
+            dp_size=min(max(len(events), len(page.values(_RUNNING)), 1), RANKS_MAX),
             events=events,
             epoch=self.epoch(metrics),
             notes=notes,
@@ -144,7 +145,7 @@ def _rank_label(dp_rank: int | None) -> dict[str, str]:
 def _config_count(page: MetricsPage, label: str, dp_rank: int | None = None) -> int:
     """A number in the cache configuration's labels, 0 where absent or "None"."""
     text = page.label(_CONFIG, label, _rank_label(dp_rank)) or ""
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdecimal() else 0
 
 
 def _capacity(page: MetricsPage, dp_rank: int | None) -> int:
@@ -161,7 +162,7 @@ def _event_sources(text: str, *, host: str) -> tuple[dict[int, EventEndpoints], 
     events: dict[int, EventEndpoints] = {}
     notes: list[str] = []
     for rank, source in parse_object(text).items():
-        if not rank.isdigit() or not isinstance(source, dict):
+        if not rank.isdecimal() or int(rank[:6]) >= RANKS_MAX or not isinstance(source, dict):
             continue
         if not source.get("enable_kv_cache_events") or source.get("publisher") != "zmq":
             continue

@@ -140,3 +140,9 @@ def test_flat_errors_in_streams_are_seen():
     assert SGLANG.stream_error(flat) == "aborted"
     assert SGLANG.stream_error(b'{"error":{"message":"gone"}}') == "gone"
     assert SGLANG.stream_error(b'{"object":"chat.completion.chunk","choices":[]}') is None
+
+
+def test_a_boastful_server_is_not_believed():
+    descriptor = {**responses("sglang")["load_descriptor"], "dp_size": 10**9}
+    found = SGLANG.discover(pages(kv_events=descriptor, dp_size=10**9), host="h")
+    assert found.dp_size == len(found.events) == 1024
