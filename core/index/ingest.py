@@ -222,6 +222,8 @@ class NodeIngest:
         hashes = event.hashes[start:stop] if stop - start < len(event.hashes) else event.hashes
         self._enter(event.medium, hashes, keys, copies=event.parent is not None)
         self._index.store(self._slot, keys, medium=event.medium, parent=parent, root=root)
+        if self._index.on_tokens is not None and not extras:
+            self._index.on_tokens(tokens, keys, size, parent=parent, root=root)
         self._done_blocks = stop
         self._tail = keys[-1]
 

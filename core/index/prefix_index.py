@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Protocol
 
 import numpy as np
 
@@ -34,6 +35,22 @@ _SAME_RATE = 0.9
 _EXTEND_MAX = 8_192
 
 
+class TokenListener(Protocol):
+    """Hears which tokens (uint32) stand behind stored keys."""
+
+    def __call__(
+        self,
+        tokens: np.ndarray,
+        keys: Sequence[int],
+        block_size: int,
+        *,
+        parent: int | None,
+        root: int,
+    ) -> None:
+        """`keys` start at `root`, or continue the block `parent`."""
+        ...
+
+
 class PrefixIndex:
     """Blocks held by nodes, exactly (`store`, `remove`) or by routing history (`record_route`).
 
@@ -50,6 +67,8 @@ class PrefixIndex:
         self._histories: list[OrderedDict[int, None]] = []
         """Routing histories of nodes that are gone, emptied in slices."""
         self._capacity = 0
+        self.on_tokens: TokenListener | None = None
+        """Told of stored blocks with their tokens, where something else names blocks by them."""
 
     # -- nodes ---------------------------------------------------------------------------------
 
