@@ -7,7 +7,8 @@ short names, columns of zeros left out, columns on which all rows agree as one v
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,7 @@ _CODES = {
     "feasible": "B",
 }
 _NAMES = {code: name for name, code in _CODES.items()}
+_WHOLE = re.compile("0|[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +82,14 @@ class StoredCandidates:
 def candidates_json(table: CandidateTable | None) -> str:
     """Compact JSON of a candidate table, best first; empty for None or no candidates.
 
-    An object: ``s`` sense, ``k`` number of all candidates, ``n`` nodes, ``c`` row of the chosen
-    one (-1: none), ``e`` how many shared the best total where more than one did, ``v`` totals
-    (6 significant digits), ``i`` inputs and ``t`` terms by column.
-    A column is a list over the rows; or one value that holds for all; or the text ``=x``: equal
-    to the input stored as ``x``. Inputs that are 0 throughout are left out. Floats have 4
-    significant digits, whole numbers all of theirs.
+    An object: ``s`` sense (left out: min), ``k`` number of all candidates (left out: those
+    kept), ``n`` nodes, ``c`` row of the chosen one (-1: none; left out: the first), ``e`` how
+    many shared the best total where more than one did, ``v`` totals (6 significant digits),
+    ``i`` inputs and ``t`` terms by column. Names are a list, or ``{"beginning": [rest, ...]}``
+    where they share one. A column is a list over the rows; or one value that holds for all; or
+    the text ``=x``: equal to the input stored as ``x``. A list that begins with digits in
+    quotes holds whole numbers to be divided by ten to that power. Inputs that are 0 throughout
+    are left out. Floats have 4 significant digits, whole numbers all of theirs.
     """
     if table is None or not table.nodes:
         return ""
@@ -101,13 +105,14 @@ def candidates_json(table: CandidateTable | None) -> str:
         if text != "0" and written.setdefault(text, code)
     }
     terms = {name: _column_json(term, rows, written) for name, term in table.terms.items()}
+    chosen = rows.index(table.chosen) if table.chosen in rows else -1
     shape = {
-        "s": f'"{table.sense}"',
-        "k": str(len(table.nodes)),
-        "c": str(rows.index(table.chosen) if table.chosen in rows else -1),
+        **({"s": f'"{table.sense}"'} if table.sense != "min" else {}),
+        **({"k": str(len(table.nodes))} if len(table.nodes) != len(nodes) else {}),
+        **({"c": str(chosen)} if chosen else {}),
         **({"e": str(table.tied)} if table.tied > 1 else {}),
-        "n": msgspec.json.encode(nodes).decode(),
-        "v": f"[{','.join(_numbers(table.total, rows, '%.6g'))}]",
+        "n": _names_json(nodes),
+        "v": _list_json(_numbers(table.total, rows, "%.6g")),
         "i": _object(inputs),
         "t": _object(terms),
     }
@@ -119,46 +124,48 @@ def candidates_from_json(text: str) -> StoredCandidates | None:
     if not text:
         return None
     shape = msgspec.json.decode(text)
-    nodes: list[str] = shape["n"]
-    codes: dict[str, Any] = shape["i"]
+    nodes = _names(shape["n"])
+    codes: dict[str, Any] = {code: _unscaled(value) for code, value in shape["i"].items()}
+    totals, chosen = _unscaled(shape["v"]), shape.get("c", 0)
     inputs = {_NAMES.get(code, code): _column(value, codes) for code, value in codes.items()}
     terms = {name: _column(value, codes) for name, value in shape["t"].items()}
     rows = tuple(
         Candidate(
             node=node,
-            total=float(shape["v"][row]),
+            total=float(totals[row]),
             inputs={name: _cell(value, row) for name, value in inputs.items()},
             terms={name: _cell(value, row) for name, value in terms.items()},
-            chosen=row == shape["c"],
+            chosen=row == chosen,
         )
         for row, node in enumerate(nodes)
     )
-    return StoredCandidates(sense=shape["s"], size=shape["k"], tied=shape.get("e", 1), rows=rows)
+    return StoredCandidates(
+        sense=shape.get("s", "min"),
+        size=shape.get("k", len(rows)),
+        tied=shape.get("e", 1),
+        rows=rows,
+    )
 
 
 def excluded_json(excluded: Mapping[Reason, tuple[NodeId, ...]]) -> str:
-    """Reason -> node names as compact JSON; a number at the end of a list counts the rest."""
+    """Reason -> node names as compact JSON, written as in `candidates_json`.
+
+    Where there are too many, a list's last element is the number of the others.
+    """
     kept = {
-        reason.value: [
-            *names[:EXCLUDED_NAMES_MAX],
-            *([len(names) - EXCLUDED_NAMES_MAX] if len(names) > EXCLUDED_NAMES_MAX else []),
-        ]
+        reason.value: _names_json(
+            names[:EXCLUDED_NAMES_MAX], max(len(names) - EXCLUDED_NAMES_MAX, 0)
+        )
         for reason, names in excluded.items()
         if names
     }
-    return msgspec.json.encode(kept).decode() if kept else ""
+    return _object(kept) if kept else ""
 
 
 def excluded_from_json(text: str) -> dict[str, tuple[list[str], int]]:
     """Reason -> (node names, number of further nodes) from what `excluded_json` wrote."""
-    found: dict[str, list[Any]] = msgspec.json.decode(text) if text else {}
-    return {
-        reason: (
-            [name for name in names if isinstance(name, str)],
-            sum(count for count in names if isinstance(count, int)),
-        )
-        for reason, names in found.items()
-    }
+    found: dict[str, Any] = msgspec.json.decode(text) if text else {}
+    return {reason: (_names(names), _more(names)) for reason, names in found.items()}
 
 
 def _best_rows(table: CandidateTable) -> list[int]:
@@ -176,7 +183,7 @@ def _column_json(column: npt.ArrayLike, rows: list[int], written: Mapping[str, s
     texts = _numbers(column, rows, "%.4g")
     if len(set(texts)) == 1:
         return texts[0]
-    text = f"[{','.join(texts)}]"
+    text = _list_json(texts)
     return f'"={written[text]}"' if text in written else text
 
 
@@ -188,6 +195,68 @@ def _numbers(column: npt.ArrayLike, rows: list[int], spec: str) -> list[str]:
     if all(map(math.isfinite, values)):
         return texts
     return [t if math.isfinite(v) else f'"{v}"' for t, v in zip(texts, values, strict=True)]
+
+
+def _list_json(texts: list[str]) -> str:
+    """Numbers as they are, or as whole ones over a common power of ten: the shorter text."""
+    plain = f"[{','.join(texts)}]"
+    places = max(len(text) - text.rfind(".") - 1 if "." in text else 0 for text in texts)
+    if not 0 < places < 16 or "e" in plain or '"' in plain:
+        return plain
+    power = 10**places
+    scaled = f'["{places}",{",".join(str(round(float(text) * power)) for text in texts)}]'
+    return scaled if len(scaled) < len(plain) else plain
+
+
+def _unscaled(value: Any) -> Any:
+    """A column as stored, with lists of whole numbers divided by their power of ten."""
+    if not isinstance(value, list) or not isinstance(value[0], str) or not value[0].isdigit():
+        return value
+    power = 10 ** int(value[0])
+    return [number / power for number in value[1:]]
+
+
+def _names_json(names: Sequence[str], more: int = 0) -> str:
+    """Names as a list; where they share a beginning, as an object of it and the rest.
+
+    Rests that are plain whole numbers are written as such. `more` further names are counted:
+    last in the list, or beside the empty name in the object.
+    """
+    beginning = _beginning(names)
+    if not beginning:
+        return _json([*names, *([more] if more else [])])
+    rests = [name[len(beginning) :] for name in names]
+    numbers = [int(rest) if _WHOLE.fullmatch(rest) else -1 for rest in rests]
+    return _json({beginning: rests if -1 in numbers else numbers} | ({"": more} if more else {}))
+
+
+def _beginning(names: Sequence[str]) -> str:
+    """What two or more names begin with together."""
+    first, last = min(names), max(names)
+    shared = 0
+    for one, other in zip(first, last, strict=False):
+        if one != other:
+            break
+        shared += 1
+    return first[:shared] if len(names) > 1 else ""
+
+
+def _names(value: Any) -> list[str]:
+    """The names that `_names_json` wrote."""
+    if isinstance(value, list):
+        return [name for name in value if isinstance(name, str)]
+    return [f"{start}{rest}" for start, rests in value.items() if start for rest in rests]
+
+
+def _more(value: Any) -> int:
+    """How many names were counted only."""
+    if isinstance(value, list):
+        return sum(count for count in value if isinstance(count, int))
+    return int(value.get("", 0))
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _object(fields: Mapping[str, str]) -> str:

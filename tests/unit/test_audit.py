@@ -227,6 +227,38 @@ def test_many_excluded_nodes_are_counted():
     }
 
 
+names = st.lists(
+    st.text(max_size=4).map("node-".__add__) | st.integers(0, 200).map("n{:02d}".format),
+    min_size=1,
+    max_size=40,
+    unique=True,
+)
+
+
+@given(st.dictionaries(st.sampled_from(list(Reason)), names))
+def test_any_excluded_names_come_back(excluded):
+    read = excluded_from_json(
+        excluded_json({reason: tuple(map(NodeId, n)) for reason, n in excluded.items()})
+    )
+    assert read == {reason.value: (n[:16], max(len(n) - 16, 0)) for reason, n in excluded.items()}
+
+
+def test_records_of_the_first_format_are_still_read():
+    text = (
+        '{"s":"max","k":9,"c":1,"e":2,"n":["a-1","a-2"],"v":[0.75,0.5],"i":{"w":[0.25,"inf"],'
+        '"m":[16,32]},"t":{"queue":"=w","one":1}}'
+    )
+    found = candidates_from_json(text)
+    assert found is not None
+    assert (found.sense, found.size, found.tied) == ("max", 9, 2)
+    best, other = found.rows
+    assert (best.node, best.total, best.chosen, other.chosen) == ("a-1", 0.75, False, True)
+    assert best.inputs == {"queue_s": 0.25, "match_tokens": 16}
+    assert other.terms == {"queue": math.inf, "one": 1.0}
+    old = '{"role":["d0","d1",3]}'
+    assert excluded_from_json(old) == {"role": (["d0", "d1"], 3)}
+
+
 numbers = st.one_of(
     st.floats(-1e300, 1e300),
     st.integers(-(10**6), 10**6).map(float),
