@@ -109,9 +109,10 @@ async def test_a_restarted_engine_earns_no_credit_for_its_old_cache(
         assert first.status == 200, first.problem
         await becomes(lambda: credit(f, installed, node, text) > 500, within_s=5)
         began = time.monotonic()
-        engine.kill()
+        killing = asyncio.create_task(asyncio.to_thread(engine.kill))
         await becomes(lambda: credit(f, installed, node, text) == 0, within_s=2)
         figure(f"{node}: from SIGKILL to no credit", f"{1000 * (time.monotonic() - began):.0f} ms")
+        await killing
         engine.start()
         credits = await watch_restart(f, installed, node, text, engine)
         assert set(credits) == {0}, "old credit came back while the engine restarted"
@@ -199,7 +200,7 @@ async def test_a_dead_prefill_engine_is_replaced_by_another_node(
     async with front(nodes, model=installed.model, state=installed.logs / "g") as f:
         await f.healthy(["prefill", "decode", "vllm2"])
         before = await f.call(Call("/v1/completions", body))
-        pair[0].kill()
+        await asyncio.to_thread(pair[0].kill)
         began = time.monotonic()
         after = await f.call(Call("/v1/completions", body))
         figure(

@@ -7,8 +7,8 @@ from core.domain import EventEndpoints, Health, NodeId, NodeSpec, Trust
 from core.engines.supervisor import FleetSupervisor
 from core.index.ingest import NodeIngest
 from tests.integration.engine_fleet import emulated
+from tests.integration.engine_watch import NODE, PROMPT, QUICK, watching
 from tests.integration.engine_wire import until
-from tests.integration.test_engine_supervision import NODE, PROMPT, QUICK, watching
 
 
 async def test_an_address_that_is_none_leaves_the_node_without_stream_and_with_a_note():
