@@ -56,6 +56,10 @@ class NodeSupervisor:
     # ---- life -----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
+        if not self.registered.url:
+            # A publisher without an address: its events are followed, nobody can be asked.
+            await self._attach(self.registered)
+            return self
         self._tasks = [
             asyncio.create_task(self._health_loop(), name=f"health {self.node}"),
             asyncio.create_task(self._scrape_loop(), name=f"scrape {self.node}"),
