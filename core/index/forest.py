@@ -9,7 +9,7 @@ and are dropped when met, or when a set has doubled since it was last cleaned.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 
 _LOOSE_SLACK = 1024
 
@@ -73,6 +73,14 @@ class Forest:
         for child in known:
             if child in self._listed:
                 yield child
+
+    def only_child(self, key: int) -> int | None:
+        """The listed child of `key` if there is exactly one."""
+        known = self.children.get(key)
+        if known is None or type(known) is int:
+            return known if known in self._listed else None
+        children = list(islice(self.listed_children(key), 2))
+        return children[0] if len(children) == 1 else None
 
     def has_listed_child(self, key: int) -> bool:
         """Whether any child of `key` is listed; drops the links when none is."""

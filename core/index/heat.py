@@ -11,13 +11,15 @@ the younger is full, the older is dropped, so what was not asked for since two f
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 WINDOW_S = 60.0
-POINTS_MAX = 65_536
+POINTS_MAX = 32_768
 _RESCALE_AFTER = 400.0
 """Windows after which weights are brought down again, well before exp() overflows."""
 
@@ -82,18 +84,18 @@ class Heat:
         A prefix that owes at least `same_share` of its rate to one longer prefix is left out in
         favour of that one.
         """
-        points = {**self._old, **self._young}
+        # The weight orders like the rate, without an exponential each. More than `limit` are
+        # taken, since those that stand for others are told apart only afterwards.
+        points = chain(self._old.items(), self._young.items())
+        weights = ((point.weight, key) for key, point in points)
+        ranked = heapq.nlargest(16 * limit + 64, weights)
+        found = {key: self._young.get(key) or self._old[key] for _, key in ranked}
         covered = set()
-        for point in points.values():
-            above = points.get(point.above)
+        for point in found.values():
+            above = found.get(point.above)
             if above is not None and point.weight >= same_share * above.weight:
                 covered.add(point.above)
-        # The weight orders like the rate, without an exponential each.
-        ranked = sorted(
-            ((point.weight, key) for key, point in points.items() if key not in covered),
-            reverse=True,
-        )
-        return [(key, points[key]) for _, key in ranked[:limit]]
+        return [(key, found[key]) for _, key in ranked if key not in covered][:limit]
 
     def __len__(self) -> int:
         return len(self._young) + len(self._old)

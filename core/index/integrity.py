@@ -5,6 +5,7 @@ Costs a full pass over the table; never called on the way of a decision.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from core.errors import IntegrityError
@@ -20,8 +21,7 @@ def check(table: BlockTable) -> None:
     for key, mask in held.items():
         _demand(mask != 0 and not mask & ~known, f"block {key:#x} has holders that do not exist")
     parents = _parents(held, forest)
-    for lane in lanes.by_slot.values():
-        _check_lane(lane, held, parents, lanes, forest.roots)
+    _check_lanes(held, parents, lanes, forest.roots)
     _demand(not lanes.live & lanes.retired, "a lane is live and retired at once")
     for parent in forest.children:
         listed = parent in held
@@ -57,21 +57,36 @@ def _below(start: int, forest: Forest) -> Iterator[int]:
         stack.extend(forest.listed_children(key))
 
 
-def _check_lane(
-    lane: Lane, held: dict[int, int], parents: dict[int, int], lanes: Lanes, roots: set[int]
+def _check_lanes(
+    held: dict[int, int], parents: dict[int, int], lanes: Lanes, roots: set[int]
 ) -> None:
-    mine = {key for key, mask in held.items() if mask & lane.bit}
-    _demand(len(mine) == lane.blocks, f"slot {lane.slot} counts {lane.blocks}, holds {len(mine)}")
-    gaps = {key: parents[key] for key in mine if parents[key] not in mine | roots}
-    _demand(gaps == lane.gaps, f"slot {lane.slot}: gaps are not what is missing")
-    masks = lanes.sizes[lane.block_size]
-    place = masks.open if lane.gaps else masks.closed
-    other = masks.closed if lane.gaps else masks.open
-    _demand(bool(place & lane.bit and not other & lane.bit), f"slot {lane.slot}: wrong lane set")
-    if lane.approximate_blocks:
-        _demand(mine <= lane.recent.keys(), f"slot {lane.slot} holds what its history forgot")
-        fits = len(lane.recent) <= lane.approximate_blocks
-        _demand(fits, f"slot {lane.slot} remembers more than its capacity")
+    """What each lane says of itself against what the table says."""
+    by_mask = Counter(held.values())
+    gaps: dict[int, dict[int, int]] = {lane.bit: {} for lane in lanes.by_slot.values()}
+    for key, mask in held.items():
+        parent = parents[key]
+        alone = mask & lanes.live & ~held.get(parent, 0) if parent not in roots else 0
+        while alone:
+            low = alone & -alone
+            gaps[low][key] = parent
+            alone ^= low
+    for lane in lanes.by_slot.values():
+        blocks = sum(count for mask, count in by_mask.items() if mask & lane.bit)
+        _demand(blocks == lane.blocks, f"slot {lane.slot} counts {lane.blocks}, holds {blocks}")
+        _demand(gaps[lane.bit] == lane.gaps, f"slot {lane.slot}: gaps are not what is missing")
+        masks = lanes.sizes[lane.block_size]
+        place, other = (masks.open, masks.closed) if lane.gaps else (masks.closed, masks.open)
+        right = place & lane.bit and not other & lane.bit
+        _demand(bool(right), f"slot {lane.slot}: neither open nor closed, or both")
+        if lane.approximate_blocks:
+            _check_history(lane, held)
+
+
+def _check_history(lane: Lane, held: dict[int, int]) -> None:
+    fits = len(lane.recent) <= lane.approximate_blocks
+    _demand(fits, f"slot {lane.slot} remembers more than its capacity")
+    listed = sum(1 for key in lane.recent if held.get(key, 0) & lane.bit)
+    _demand(listed == lane.blocks, f"slot {lane.slot} holds what its history forgot")
 
 
 def _demand(holds: bool, message: str) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -297,10 +296,10 @@ class PrefixIndex:
     def _hot_prefix(self, key: int, point: Point, now: float) -> HotPrefix:
         depth = point.depth_blocks
         for _ in range(_EXTEND_MAX):
-            children = list(islice(self._table.forest.listed_children(key), 2))
-            if len(children) != 1:
+            child = self._table.forest.only_child(key)
+            if child is None:
                 break
-            key, depth = children[0], depth + 1
+            key, depth = child, depth + 1
         return HotPrefix(
             key=BlockKey(key),
             depth_blocks=depth,

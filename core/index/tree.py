@@ -108,6 +108,7 @@ class _Walk:
 
     def _run_from(self, head: int) -> Generator[None, None, _Run | None]:
         held, live = self._table.held, self._table.lanes.live
+        only_child = self._table.forest.only_child
         mask = held.get(head, 0) & live
         if not mask:
             return None
@@ -120,15 +121,11 @@ class _Walk:
             if point is not None:
                 run.hits = max(run.hits, point.hits)
                 run.last_s = max(run.last_s or 0.0, point.last_s)
-            key = self._only_child(key)
+            key = only_child(key)
             self._steps += 1
             if self._steps % STEPS_A_SLICE == 0:
                 yield
         return run
-
-    def _only_child(self, key: int) -> int | None:
-        children = list(islice(self._table.forest.listed_children(key), 2))
-        return children[0] if len(children) == 1 else None
 
     def _hits(self, key: int) -> int:
         point = self._heat.get(key)
