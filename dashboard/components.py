@@ -60,7 +60,7 @@ def problem_list(problems: Sequence[tuple[Level, str]]) -> None:
 
 def heading(title: str, note: str = "") -> None:
     """A section heading with a quiet remark beside it."""
-    st.html(f"<h2 class='cd-h'>{escape(title)}<span>{escape(note)}</span></h2>")
+    st.html(f"<h2 class='cd-h'>{escape(title)} <span>{escape(note)}</span></h2>")
 
 
 def badge(label: str, value: str, level: Level | None = None) -> str:

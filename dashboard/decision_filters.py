@@ -12,7 +12,8 @@ import streamlit as st
 from core import wire
 from dashboard.decision_models import OUTCOMES
 
-ANY = ""
+ANY = "any"
+"""First choice of each select box. Choices are their own labels: the address carries labels."""
 PAGE_SIZE = 50
 
 
@@ -23,7 +24,7 @@ class Filters:
     node: str = ANY
     outcome: str = ANY
     policy: str = ANY
-    tenant: str = ANY
+    tenant: str = ""
     q: str = ""
     below_best: bool = False
     slo_missed: bool = False
@@ -38,12 +39,12 @@ def query_of(
     f: Filters, *, now: datetime, span: timedelta, cursor: str | None
 ) -> wire.DecisionQuery:
     """The API's query. A search for an id looks through everything, not only the range."""
-    outcome: Any = f.outcome or None
+    outcome: Any = _given(f.outcome)
     return wire.DecisionQuery(
         since=None if f.q else now - span,
-        node=f.node or None,
+        node=_given(f.node),
         outcome=outcome,
-        policy=f.policy or None,
+        policy=_given(f.policy),
         tenant=f.tenant or None,
         id=f.q or None,
         below_best=f.below_best,
@@ -51,6 +52,10 @@ def query_of(
         limit=PAGE_SIZE,
         cursor=cursor,
     )
+
+
+def _given(choice: str) -> str | None:
+    return None if choice == ANY else choice
 
 
 def filter_bar(state: wire.FleetState | None) -> Filters:
@@ -63,7 +68,7 @@ def filter_bar(state: wire.FleetState | None) -> Filters:
             placeholder="id or its beginning",
         )  # fmt: skip
         node = _choice("Node", "node", nodes, width=150)
-        outcome = _choice("Outcome", "outcome", list(OUTCOMES), width=160, names=OUTCOMES)
+        outcome = _choice("Outcome", "outcome", list(OUTCOMES), width=160)
         policy = _choice("Policy", "policy", policies, width=170)
         tenant = st.text_input("Tenant", key="tenant", bind="query-params", width=120)
         below = st.toggle("Below best match", key="below_best", bind="query-params")
@@ -77,23 +82,17 @@ def filter_bar(state: wire.FleetState | None) -> Filters:
 
 def clear() -> None:
     """Set every filter back; a callback, since widgets may not be set once drawn."""
-    for name in ("node", "outcome", "policy", "tenant", "q"):
+    for name in ("node", "outcome", "policy"):
         st.session_state[name] = ANY
+    for name in ("tenant", "q"):
+        st.session_state[name] = ""
     for name in ("below_best", "slo_missed"):
         st.session_state[name] = False
 
 
-def _choice(
-    label: str, key: str, options: Sequence[str], *, width: int, names: dict[str, str] | None = None
-) -> str:
-    """A select box whose first choice is "any"; a value from the URL stays although unknown."""
+def _choice(label: str, key: str, options: Sequence[str], *, width: int) -> str:
+    """A select box whose first choice is "any"; a value from the address stays although unknown."""
     given = st.query_params.get(key) or st.session_state.get(key) or ANY
-    known = [ANY, *options]
-    if given not in known and names is None:
-        known.append(given)
-    shown = names or {}
-    chosen = st.selectbox(
-        label, known, key=key, bind="query-params", width=width,
-        format_func=lambda value: "any" if value == ANY else shown.get(value, value),
-    )  # fmt: skip
+    known = list(dict.fromkeys([ANY, *options, given] if key != "outcome" else [ANY, *options]))
+    chosen = st.selectbox(label, known, key=key, bind="query-params", width=width)
     return chosen or ANY

@@ -5,7 +5,6 @@ Gaps in time stay gaps: where nothing was measured there is no point, and no lin
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from datetime import tzinfo
 
@@ -98,6 +97,7 @@ def slo_ratio(series: wire.Series, p: Palette, *, zone: tzinfo) -> Figure:
             traces.append(
                 _line(f"{name} {q}", times, _ratios(series, pick, q, limit), colour, dash, width)
             )
+    traces.append(_limit(times, p))
     return {
         "data": traces,
         "layout": layout(
@@ -105,13 +105,28 @@ def slo_ratio(series: wire.Series, p: Palette, *, zone: tzinfo) -> Figure:
             height=270,
             yaxis={
                 "type": "log",
-                "tickvals": [0.001, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 100],
-                "ticktext": ["0.001", "0.01", "0.03", "0.1", "0.3", "1 = limit", "3", "10", "100"],
-                "range": _log_range(traces),
+                "tickvals": [0.001, 0.01, 0.1, 1, 10, 100],
+                "ticktext": ["0.001", "0.01", "0.1", "1 = limit", "10", "100"],
             },
-            shapes=[_level_line(1.0, p.bad)],
             meta="Observed latency as a share of its limit; above 1 the limit is missed.",
         ),
+    }
+
+
+def _limit(times: Sequence[str], p: Palette) -> Figure:
+    """The line at 1, as a trace: so it is always in view without a range of its own.
+
+    A range that follows the data would undo the reader's zoom at each refresh.
+    """
+    ends = [times[0], times[-1]] if times else []
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "limit",
+        "x": ends,
+        "y": [1] * len(ends),
+        "line": {"color": p.bad, "width": 1.5, "dash": "dash"},
+        "hoverinfo": "skip",
     }
 
 
@@ -123,13 +138,6 @@ def _ratios(
 ) -> list[float | None]:
     found = [pick(point) for point in series.points]
     return [None if v is None or not limit_s else _rounded(getattr(v, q) / limit_s) for v in found]
-
-
-def _log_range(traces: Sequence[Figure]) -> list[float]:
-    """Decades that hold all points and the limit, so that the line at 1 is always in view."""
-    values = [v for t in traces for v in t["y"] if v]
-    low, high = min([*values, 0.1]), max([*values, 1.0])
-    return [math.log10(low) - 0.15, math.log10(high) + 0.2]
 
 
 def reuse(series: wire.Series, p: Palette, *, zone: tzinfo) -> Figure:
@@ -205,19 +213,6 @@ def _line(
         "line": {"color": colour, "dash": dash, "width": width},
         "marker": {"size": 3, "color": colour},
         "connectgaps": False,
-    }
-
-
-def _level_line(y: float, colour: str) -> Figure:
-    return {
-        "type": "line",
-        "xref": "paper",
-        "x0": 0,
-        "x1": 1,
-        "yref": "y",
-        "y0": y,
-        "y1": y,
-        "line": {"color": colour, "width": 1.5, "dash": "dash"},
     }
 
 

@@ -41,11 +41,10 @@ def _widgets() -> None:
     )
     st.selectbox(
         "Time zone",
-        ["UTC", "browser"],
+        ["UTC", session.LOCAL_TIME],
         key="tz",
         bind="query-params",
         label_visibility="collapsed",
-        format_func=lambda name: "UTC" if name == "UTC" else "Local time",
         width=120,
     )
     st.toggle("Live", value=True, key="live", bind="query-params")

@@ -23,6 +23,8 @@ RANGES: dict[str, timedelta] = {
 }
 """Choices of the time range; the first is kept in memory by the service, in finer steps."""
 LIVE_RANGE = "5m"
+LOCAL_TIME = "local"
+"""Choice of the browser's own time zone."""
 ENVIRONMENT_VARIABLE = "CONDUCTOR_ENVIRONMENT"
 
 
@@ -82,7 +84,7 @@ def chosen_range() -> str:
 
 def zone() -> tzinfo:
     """The reader's time zone: UTC, or the browser's."""
-    if st.session_state.get("tz", "UTC") != "browser":
+    if st.session_state.get("tz", "UTC") != LOCAL_TIME:
         return UTC
     try:
         return ZoneInfo(st.context.timezone or "UTC")

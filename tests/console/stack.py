@@ -80,8 +80,10 @@ class Stack:
         with httpx.Client(base_url=self.url, timeout=60, trust_env=False) as client:
             for i in range(count):
                 prompt = [*range(100 + base, 740 + base), *[200 + (base + i) % 50] * 40]
-                body = {"model": MODEL, "prompt": prompt, "max_tokens": tokens}
-                answer = client.post("/v1/completions", json=body, headers={"x-conductor-tenant": tenant})
+                body = {"model": MODEL, "prompt": prompt, "max_tokens": tokens, "stream": True}
+                answer = client.post(
+                    "/v1/completions", json=body, headers={"x-conductor-tenant": tenant}
+                )
                 assert answer.status_code == 200, answer.text
 
     def get(self, path: str, **params: Any) -> Any:

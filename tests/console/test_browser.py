@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Response, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, Response, expect, sync_playwright
 from stack import Stack
 
 ARGS = [
@@ -105,22 +105,40 @@ def test_live_refresh_keeps_zoom_legend_and_the_chart_itself(plain: Watched, sta
     page.goto(stack.console_url)
     plots(page, 4)
     chart = page.locator(".st-key-slo .cd-plot")
-    chart.evaluate("""e => {
-        e.mark = "same";
-        e.draws = 0;
-        e.on("plotly_afterplot", () => { e.draws += 1; });
-        return Plotly.relayout(e, {"yaxis.range": [-1.5, 0.25]})
-            .then(() => Plotly.restyle(e, {visible: "legendonly"}, [1]));
-    }""")
+    chart.locator(".legendtoggle").nth(1).click()
+    hidden = "() => document.querySelector('.st-key-slo .cd-plot')._fullData[1].visible"
+    page.wait_for_function(f"{hidden} === 'legendonly'", polling=200)
+    before = _zoomed(page, chart)
+    chart.evaluate(
+        "e => { e.mark = 'same'; e.draws = 0; e.on('plotly_afterplot', () => { e.draws += 1; }); }"
+    )
     stack.send(2, base=7000)
-    page.wait_for_function(
-        "() => document.querySelector('.st-key-slo .cd-plot').draws >= 4", polling=200
-    )
-    after = chart.evaluate(
-        "e => [e.mark, e.layout.yaxis.range, e._fullData[1].visible, e._fullData[0].visible]"
-    )
-    assert after == ["same", [-1.5, 0.25], "legendonly", True]
+    drawn = "() => document.querySelector('.st-key-slo .cd-plot').draws >= 4"
+    page.wait_for_function(drawn, polling=200)
+    assert chart.evaluate("e => e.mark") == "same"
+    assert _ranges(chart) == before
+    assert chart.evaluate("e => e._fullData.map(t => t.visible)")[:2] == [True, "legendonly"]
     plain.check()
+
+
+def _zoomed(page: Page, chart: Locator) -> list[object]:
+    """Zoom by dragging over part of the chart, as a reader does; the ranges after it."""
+    start = _ranges(chart)
+    box = chart.locator(".nsewdrag").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + box["height"] * 0.2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + box["height"] * 0.7, steps=6)
+    page.mouse.up()
+    chart.page.wait_for_timeout(1000)
+    after = _ranges(chart)
+    assert after != start
+    return after
+
+
+def _ranges(chart: Locator) -> list[object]:
+    found: list[object] = chart.evaluate("e => [e.layout.xaxis.range, e.layout.yaxis.range]")
+    return found
 
 
 def test_pausing_stops_the_refresh(plain: Watched, stack: Stack) -> None:
@@ -145,13 +163,14 @@ def test_a_deep_link_restores_range_zone_filters_and_decision(
     page = watched.page
     rows = stack.get("/decisions", limit=50)["rows"]
     wanted = next(r for r in rows if r["outcome"])
-    link = f"/decisions?range=1h&tz=browser&outcome=ok&tenant=&decision={wanted['id']}"
+    link = f"/decisions?range=1h&tz=local&outcome=ok&decision={wanted['id']}"
     page.goto(stack.console_url + link)
     expect(page.get_by_text("Where the time went")).to_be_visible()
     expect(page.get_by_text("Asia/Tokyo").first).to_be_visible()
     expect(page.get_by_role("radio", name="1h")).to_be_checked()
     plots(page, 3)
     assert "outcome=ok" in page.url
+    expect(page.get_by_role("combobox", name="Outcome")).to_have_value("ok")
     watched.check()
 
 
