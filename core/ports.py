@@ -120,6 +120,34 @@ class RevisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Tunable path -> [old, new]."""
     values: dict[str, Any]
     """Every tunable after the change, by path."""
+    kind: str = "change"
+    """What made it: start, change, rollback, scheduled, expiry, guard; or canary, which is a
+    candidate that never became live."""
+    detail: dict[str, Any] = {}
+    """Further facts: what was rolled back, the guard's evidence, when it expires."""
+
+
+class ScheduledRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that waits for its time, or the end of one that expires."""
+
+    id: str
+    created_at: datetime
+    due_at: datetime
+    until_at: datetime | None = None
+    """When to take it back again; None keeps it."""
+    action: str = "apply"
+    """``apply`` or ``revert``."""
+    author: str
+    reason: str
+    changes: dict[str, Any]
+    """Tunable path -> value to set."""
+    expected: dict[str, Any]
+    """Tunable path -> value it must still have when the time comes."""
+    state: str = "pending"
+    """pending, done, cancelled, skipped or failed."""
+    note: str = ""
+    revision: int | None = None
+    """The revision it made, or (revert) the one it takes back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +196,32 @@ class RecordSink(Protocol):
 
     def counters(self) -> SinkCounters:
         """Figures for metrics and the console."""
+        ...
+
+
+class ControlStore(Protocol):
+    """Keeps administrative acts. Every method may block, and raises StoreError on failure."""
+
+    def revisions(self, *, limit: int = 100) -> Sequence[RevisionRecord]:
+        """Newest first, canary candidates included."""
+        ...
+
+    def revision(self, number: int) -> RevisionRecord:
+        """One of them; NotFound."""
+        ...
+
+    def scheduled(self, *, pending_only: bool = True) -> Sequence[ScheduledRecord]:
+        """Changes that wait for their time, earliest first; or the newest 200 of all."""
+        ...
+
+    def commit_act(
+        self,
+        *,
+        revision: RevisionRecord | None = None,
+        scheduled: Sequence[ScheduledRecord] = (),
+        events: Sequence[EventRecord] = (),
+    ) -> None:
+        """Store all of one act in one transaction; Conflict for a stale revision."""
         ...
 
 

@@ -246,6 +246,29 @@ class Batching:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """Rolling a change back by itself (spec 11); burn rates as in Google's SRE workbook."""
+
+    enabled: bool = _flag(True, "roll a bad change back by itself")
+    time_s: float = _num(1800.0, 1.0, 86400.0, "s", "how long a change is suspected")
+    objective: float = _num(0.99, 0.5, 0.99999, "share", "of requests that meet their limits")
+    fast_burn: float = _num(14.4, 1.0, 1000.0, "ratio", "limit over 1 h and 5 min", "SRE workbook")
+    slow_burn: float = _num(6.0, 1.0, 1000.0, "ratio", "limit over 6 h and 30 min", "SRE workbook")
+    error_share_max: float = _num(0.1, 0.001, 1.0, "share", "failed requests in 5 min: roll back")
+    sample_min: int = _num(50, 1, 1_000_000, "requests", "under the change before it is judged")
+    worse_ratio: float = _num(2.0, 1.0, 100.0, "ratio", "worse than before the change by this")
+    rest_s: float = _num(300.0, 0.0, 86400.0, "s", "after a rollback, before another one")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shadow:
+    """A second revision that scores live traffic without routing it (spec 11)."""
+
+    cost_share_max: float = _num(0.3, 0.0, 1.0, "share", "of decision time it may add")
+    lag_max_s: float = _num(0.02, 0.0, 10.0, "s", "event loop later than this: score nothing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tunables:
     """The whole tree. `policy` names the live prefill policy."""
 
@@ -270,6 +293,8 @@ class Tunables:
     migration: Migration = Migration()
     hotspot: Hotspot = Hotspot()
     batching: Batching = Batching()
+    guard: Guard = Guard()
+    shadow: Shadow = Shadow()
 
     def changed(self, changes: Mapping[str, Any]) -> Tunables:
         """A new tree with `changes` (path -> value) applied together; Invalid names the path."""

@@ -212,5 +212,25 @@ revisions = Table(
     _required("reason", Text),
     _required("changes", Text),
     _required("values", Text),
+    Column("kind", Text(), nullable=False, server_default=text("'change'")),
+    Column("detail", Text(), nullable=False, server_default=text("'{}'")),
     PrimaryKeyConstraint("number"),
+)
+
+scheduled_changes = Table(
+    "scheduled_changes",
+    metadata,
+    Column("id", key_text(), nullable=False),
+    _required("created_us", BigInteger),
+    _required("due_us", BigInteger),
+    Column("until_us", BigInteger(), nullable=True),
+    _required("action", Text),
+    _required("author", Text),
+    _required("reason", Text),
+    _required("changes", Text),
+    _required("expected", Text),
+    _required("state", Text),
+    _required("note", Text),
+    _count("revision"),
+    PrimaryKeyConstraint("id"),
 )

@@ -16,6 +16,7 @@ from core.ports import (
     EventRecord,
     OutcomeRecord,
     RevisionRecord,
+    ScheduledRecord,
     StoredDecision,
     StoredNode,
 )
@@ -32,6 +33,7 @@ _OUTCOME_FIELDS = tuple(
     for c in outcomes.columns
 )
 _READING = tuple(c.name for c in node_telemetry.columns if c.name not in ("at_us", "node"))
+_SCHEDULED = ("id", "action", "author", "reason", "state", "note", "revision")
 _WIDTH = len(_DECISION_FIELDS)
 BOTH = (*decisions.columns, *(c.label(f"outcome_{c.name}") for c in outcomes.columns))
 """Columns to select for `to_stored`: a decision's, then those of its outcome."""
@@ -91,6 +93,21 @@ def revision_row(record: RevisionRecord) -> Row:
         "reason": record.reason,
         "changes": _json(record.changes),
         "values": _json(record.values),
+        "kind": record.kind,
+        "detail": _json(record.detail),
+    }
+
+
+def scheduled_row(record: ScheduledRecord) -> Row:
+    """The `scheduled_changes` row of a record."""
+    row = {name: getattr(record, name) for name in _SCHEDULED}
+    return {
+        **row,
+        "created_us": to_micros(record.created_at),
+        "due_us": to_micros(record.due_at),
+        "until_us": None if record.until_at is None else to_micros(record.until_at),
+        "changes": _json(record.changes),
+        "expected": _json(record.expected),
     }
 
 
@@ -144,6 +161,20 @@ def to_revision(row: RowMapping) -> RevisionRecord:
         reason=row["reason"],
         changes=msgspec.json.decode(row["changes"]),
         values=msgspec.json.decode(row["values"]),
+        kind=row["kind"],
+        detail=msgspec.json.decode(row["detail"]),
+    )
+
+
+def to_scheduled(row: RowMapping) -> ScheduledRecord:
+    """A record from a `scheduled_changes` row."""
+    return ScheduledRecord(
+        **{name: row[name] for name in _SCHEDULED},
+        created_at=from_micros(row["created_us"]),
+        due_at=from_micros(row["due_us"]),
+        until_at=None if row["until_us"] is None else from_micros(row["until_us"]),
+        changes=msgspec.json.decode(row["changes"]),
+        expected=msgspec.json.decode(row["expected"]),
     )
 
 

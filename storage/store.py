@@ -17,6 +17,7 @@ from core.ports import (
     NodeShare,
     Page,
     RevisionRecord,
+    ScheduledRecord,
     StoreCounts,
     StoredDecision,
     StoredNode,
@@ -102,12 +103,32 @@ class Store:
         with self._reading() as connection:
             return revisions.newest_first(connection, limit)
 
+    def revision(self, number: int) -> RevisionRecord:
+        """One revision; NotFound."""
+        with self._reading() as connection:
+            return revisions.one(connection, number)
+
+    def scheduled(self, *, pending_only: bool = True) -> Sequence[ScheduledRecord]:
+        """Changes that wait for their time, earliest first; or the newest of all."""
+        with self._reading() as connection:
+            return revisions.scheduled(connection, pending_only=pending_only)
+
     def add_revision(self, record: RevisionRecord) -> None:
         """Store a revision at once; Conflict when it was not made from the newest one."""
+        self.commit_act(revision=record)
+
+    def commit_act(
+        self,
+        *,
+        revision: RevisionRecord | None = None,
+        scheduled: Sequence[ScheduledRecord] = (),
+        events: Sequence[EventRecord] = (),
+    ) -> None:
+        """Store all of one administrative act in one transaction; Conflict for a stale base."""
         engine = writer_engine(self._url)
         try:
             with engine.begin() as connection:
-                revisions.add(connection, record)
+                revisions.commit_act(connection, revision, scheduled, events)
         except (SQLAlchemyError, OSError) as error:
             raise StoreError(f"the record store failed: {error}") from error
         finally:
