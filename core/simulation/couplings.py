@@ -95,6 +95,6 @@ class StreamDone:
         if job.reservation.outcome is not None:
             return
         if not whole:
-            self.world.attempt_failed(now, job)
+            self.world.faults.attempt_failed(now, job)
         elif job.first_token_s >= 0:
             self.world.decode(job, now)

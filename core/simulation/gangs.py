@@ -137,4 +137,4 @@ class Gang:
                 node.next(now)
             elif part in node.queue:
                 node.queue.remove(part)
-        self.world.attempt_failed(now, self.lead)
+        self.world.faults.attempt_failed(now, self.lead)

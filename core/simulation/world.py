@@ -38,12 +38,12 @@ from core.plan.transfer import Link, Topology
 from core.simulation.couplings import CacheFeed, FetchDone, StreamDone
 from core.simulation.decode_batch import DecodeBatch
 from core.simulation.engine_node import EngineNode, Job
+from core.simulation.faults import Faults
 from core.simulation.gangs import Gang
 from core.simulation.kv_cache import KvCache
 from core.simulation.links import Links
 from core.simulation.planners import Planners
 from core.simulation.results import (
-    FAILED,
     REJECTED,
     REJECTED_LATE,
     SERVED,
@@ -51,15 +51,11 @@ from core.simulation.results import (
     RunResult,
     Samples,
 )
-from core.simulation.scenario import MODEL, Failure, Scenario
+from core.simulation.scenario import MODEL, Scenario
 from core.simulation.workload import Workload
 
-ATTEMPTS_MAX = 3
-RETRY_S = 0.05
-"""Until a request that met a dead node is tried elsewhere."""
 PROGRESS_EVERY = 512
 _OK = Outcome(kind=OutcomeKind.OK)
-_DIED = Outcome(kind=OutcomeKind.ENGINE_ERROR, error="node died")
 _LATE = Outcome(kind=OutcomeKind.REFUSED, error="rejected at decode")
 
 
@@ -95,6 +91,7 @@ class World:
         self.conductor = self._conductor()
         self.nodes = [self._node(i) for i in range(scenario.nodes)]
         self.planners = Planners(self)
+        self.faults = Faults(self)
         self.samples = Samples() if scenario.samples else None
         self._plan_events()
 
@@ -177,7 +174,7 @@ class World:
 
     def _plan_events(self) -> None:
         for failure in self.scenario.failures:
-            self.schedule(failure.at_s, self._fail, failure)
+            self.schedule(failure.at_s, self.faults.fail, failure)
         w, load = self.workload, self.scenario.load
         first = w.arrival_s[0] if len(w) else 0.0
         think = self.scenario.replay == "think"
@@ -243,7 +240,7 @@ class World:
         asked = request if only is None else self._narrowed(request, only)
         decision = self.conductor.decide(asked, now)
         if not isinstance(decision, Decision):
-            self._end(now, i, REJECTED)
+            self.end(now, i, REJECTED)
             return None
         group = self.planners.group(decision, now)
         if group is not None:
@@ -252,7 +249,7 @@ class World:
         job = self._job(now, i, decision, self.conductor.begin(decision, now))
         node = self.nodes[decision.prefill_slot]
         if not node.alive:
-            self.attempt_failed(now, job)
+            self.faults.attempt_failed(now, job)
             return None
         if decision.fetch_from is not None:
             self._fetch(now, job, node)
@@ -349,10 +346,10 @@ class World:
         """The prompt's KV is on its decode node."""
         node = self.nodes[job.decision.decode_slot]
         if not node.alive:
-            self.attempt_failed(now, job)
+            self.faults.attempt_failed(now, job)
         elif self.scenario.rejecting in ("decode", "late") and self._too_late(job, node):
             job.reservation.finish(_LATE, now)
-            self._end(now, job.index, REJECTED_LATE)
+            self.end(now, job.index, REJECTED_LATE)
         else:
             node.join(job, now)
 
@@ -371,60 +368,16 @@ class World:
 
     def _served(self, job: Job, now: float) -> None:
         job.reservation.finish(_OK, now)
-        self._end(now, job.index, SERVED)
+        self.end(now, job.index, SERVED)
 
-    def _end(self, now: float, i: int, status: int) -> None:
+    def end(self, now: float, i: int, status: int) -> None:
+        """A request is over, one way or another; its next turn may follow."""
         self.records.status[i] = status
         self.records.end_s[i] = now
         self.ended += 1
         if self.scenario.replay == "think":
             for child, think_s in self.workload.children[i]:
                 self.schedule(now + think_s / self.scenario.load, self._arrive, child)
-
-    # -- failures ----------------------------------------------------------------------------
-
-    def _fail(self, now: float, failure: Failure) -> None:
-        node = self.nodes[failure.node]
-        if not node.alive:
-            return
-        lost = node.die()
-        self.planners.node_died(node.slot)
-        self.links.cut(now, failure.node)
-        self.schedule(now + self.scenario.detect_s, self._detected, failure.node)
-        self.schedule(now + failure.down_s, self._back, failure.node)
-        for job in lost:
-            if job.gang is not None:
-                job.gang.member_died(now)
-            else:
-                self.attempt_failed(now, job)
-
-    def _detected(self, now: float, i: int) -> None:
-        if not self.nodes[i].alive:
-            self.conductor.set_health(NodeId(f"n{i}"), Health.DEAD, now)
-
-    def _back(self, now: float, i: int) -> None:
-        self.nodes[i].alive = True
-        self.conductor.restarted(NodeId(f"n{i}"), now)
-        self.conductor.set_health(NodeId(f"n{i}"), Health.HEALTHY, now)
-
-    def attempt_failed(self, now: float, job: Job) -> None:
-        """The node broke: before the first token another one tries, after it the request fails."""
-        if job.reservation.outcome is not None:
-            return
-        job.reservation.finish(_DIED, now)
-        i = job.index
-        begun = job.first_token_s >= 0
-        if begun or self.records.attempts[i] >= ATTEMPTS_MAX:
-            self._end(now, i, FAILED)
-            return
-        tried = job.request.tried | {job.decision.prefill}
-        if job.moved and not self.nodes[job.decision.decode_slot].alive:
-            tried |= {job.decision.decode}
-        again = msgspec.structs.replace(job.request, tried=tried)
-        self.schedule(now + RETRY_S, self._retry, (i, again))
-
-    def _retry(self, now: float, event: tuple[int, Request]) -> None:
-        self.place(now, *event)
 
     # -- samples -----------------------------------------------------------------------------
 
