@@ -29,12 +29,19 @@ from core.plan.case import (
     usable_keys,
     weighed,
 )
+from core.plan.decode_room import with_decode_room
 from core.plan.placement import DecodeChoice, choose_decode
 from core.plan.prefill import LiveCandidates
 from core.plan.refusal import Refuser
 from core.plan.transfer import Topology
 from core.policy import get_policy, pick
-from core.policy.constraints import Excluded, StandingCache, narrowed, prefill_checks
+from core.policy.constraints import (
+    Excluded,
+    Standing,
+    StandingCache,
+    narrowed,
+    prefill_checks,
+)
 from core.roster import Roster
 from core.tunables import Tunables
 
@@ -96,15 +103,11 @@ class Conductor(Roster):
         """Place a request or refuse it; changes nothing but the generator's state."""
         case = self._open_case(request, now)
         if not case.left.count:
-            return self._refuse.nobody(case, case.left.excluded)
-        self._score(case)
-        late = self._refuse.late(case)
-        if late is not None:
-            return late
-        decode = self._decode(case)
-        if not isinstance(decode, DecodeChoice):
-            return self._refuse.nobody(case, decode, code="no_decode_candidates")
-        return self._refuse.slow(case, decode) or self._placed(case, decode)
+            return self._refuse.nobody(case)
+        decided = self._place(case)
+        if case.undecodable and self._keep_decodable(case):
+            return self._place(case)
+        return decided
 
     def schedule(self, request: Request, now: float) -> tuple[Decision, Reservation] | Rejection:
         """`decide`, and `begin` where it was placed."""
@@ -129,19 +132,55 @@ class Conductor(Roster):
 
     # -- steps of a decision ---------------------------------------------------------------
 
+    def _place(self, case: Case) -> Decision | Rejection:
+        self._score(case)
+        late = self._refuse.late(case)
+        if late is not None:
+            return late
+        decode = self._decode(case)
+        if isinstance(decode, DecodeChoice):
+            refused = self._refuse.slow(case, decode)
+            if refused is None:
+                return self._placed(case, decode)
+        else:
+            refused = self._refuse.nowhere(case, decode)
+        case.undecodable = True
+        return refused
+
+    def _keep_decodable(self, case: Case) -> bool:
+        """Leave only prefill nodes from which the request could go on; whether any are left."""
+        case.undecodable = False
+        left = with_decode_room(
+            self.fleet,
+            self.ledger,
+            self.tunables,
+            case.request,
+            left=case.left,
+            decoders=self._decoders(case),
+            refused=case.slot,
+            when_s=case.now + case.predicted.ttft_s,
+            tbt_limit_s=self._refuse.tbt_limit_s(case),
+        )
+        case.left = left if left.count else case.left
+        return left.count > 0
+
+    def _decoders(self, case: Case) -> Standing:
+        allowed = self.breakers.allowed(case.now)
+        return self._standing.get(self.fleet, case.request, allowed, decode=True)
+
     def _open_case(self, request: Request, now: float) -> Case:
         fleet = self.fleet
         allowed = self.breakers.allowed(now)
         standing = self._standing.get(fleet, request, allowed, decode=False)
         keys = usable_keys(request)
-        match = self.match(keys)
+        held = match = self.match(keys)
         if standing.count != fleet.capacity:
-            match = np.where(standing.mask, match, 0)
+            match = np.where(standing.mask, held, 0)
         left = standing
         if standing.count and not self._within_all_limits(request):
             batches = fleet.prefilling + fleet.decoding
             left = narrowed(fleet, standing, prefill_checks(fleet, request, batches))
-        case = Case(request, now, keys, match, standing, left, self.policy)
+        case = Case(request, now, keys, held, match, standing, left, self.policy)
         if self.tunables.hotspot.enabled and left.count:
             self._avoid_hotspots(case)
         return case
@@ -152,15 +191,15 @@ class Conductor(Roster):
         return (
             length < fleet.context_min
             and length <= fleet.kv_capacity_min
-            and len(self.ledger.open) < fleet.queue_max_min
+            and len(self.ledger.open) + len(self.ledger.holds) < fleet.queue_max_min
         )
 
     def _avoid_hotspots(self, case: Case) -> None:
         """Fall back to round robin, or take a hot group's holders out for their cool-down."""
-        if self.detector.fallback(case.now):
+        if self.detector.breaker.fallback(case.now):
             case.policy = self._fallback
             return
-        hot = self.detector.excluded(self.group(case.keys), case.now)
+        hot = self.detector.excluded(self.group(case.request.keys), case.now)
         if hot:
             good = np.ones(self.fleet.capacity, np.bool_)
             good[list(hot)] = False
@@ -185,7 +224,7 @@ class Conductor(Roster):
         )
         case.fetch = c.fetch_plan
         scores = policy.score(c, t)
-        total = weighed(fleet, scores.total, policy.sense, case.rows, case.now)
+        total = weighed(fleet, scores.total, policy, case.rows, case.now)
         row, tied = pick(total, policy.sense, self.rng)
         case.c, case.row = c, row
         case.slot = row if everyone else int(case.rows[row])
@@ -198,10 +237,9 @@ class Conductor(Roster):
             case.table = candidate_table(fleet, case, scores, total, tied)
 
     def _decode(self, case: Case) -> DecodeChoice | Excluded:
-        request, slot, predicted = case.request, case.slot, case.predicted
+        request, slot = case.request, case.slot
         if not request.output_tokens_expected and not self.fleet.decodes[slot]:
             return prefill_only(slot)
-        allowed = self.breakers.allowed(case.now)
         return choose_decode(
             self.fleet,
             self.ledger,
@@ -209,11 +247,10 @@ class Conductor(Roster):
             self.tunables,
             request,
             case.now,
-            standing=self._standing.get(self.fleet, request, allowed, decode=True),
+            standing=self._decoders(case),
             prefill=slot,
-            prefill_s=predicted.prefill_s,
-            ttft_s=predicted.ttft_s,
-            match=case.match,
+            predicted=case.predicted,
+            held=case.held,
             tbt_slo_s=request.tbt_slo_s or self.tunables.slo.tbt_s,
             rng=self.rng,
             explain=self.explain,
@@ -246,7 +283,9 @@ class Conductor(Roster):
                 transfer_s=p.transfer_s + decode.transfer_s,
                 prefill_s=p.prefill_s,
                 tbt_s=decode.tbt_s,
+                handover_s=decode.transfer_s,
             ),
+            handover_tokens=decode.moved_tokens,
             candidates=case.table,
             excluded=case.left.excluded,
             decode_candidates=None if decode.table is NOTHING_TO_DECODE else decode.table,

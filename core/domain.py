@@ -109,6 +109,8 @@ class Reason(enum.StrEnum):
     TENANT = "tenant"
     HOTSPOT = "hotspot"
     TBT_SLO = "tbt_slo"
+    NO_PATH = "no_kv_path"
+    """The prompt's KV cannot get to the node, or from it to any node that generates."""
     ALREADY_TRIED = "already_tried"
 
 
@@ -219,6 +221,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     transfer_s: float
     prefill_s: float
     tbt_s: float = 0.0
+    handover_s: float = 0.0
+    """The part of `transfer_s` that follows the prefill: KV on its way to the decode node."""
 
     @property
     def ttft_s(self) -> float:
@@ -280,6 +284,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     excluded: Mapping[Reason, tuple[NodeId, ...]]
     decode_candidates: CandidateTable | None = None
     decode_excluded: Mapping[Reason, tuple[NodeId, ...]] = {}
+    handover_tokens: int = 0
+    """Prompt tokens whose KV moves to the decode node; 0 where it stays in place."""
     signal: str = "exact"
     """Rung of the degradation ladder used: exact, approximate, ledger, round_robin."""
     notes: tuple[str, ...] = ()

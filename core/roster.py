@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from core.domain import (
     Telemetry,
     Trust,
 )
+from core.errors import Invalid
 from core.fleet.breaker import BreakerBoard
 from core.fleet.hotspot import HotspotDetector
 from core.fleet.ledger import Ledger, Reservation
@@ -30,7 +32,6 @@ from core.plan.transfer import Topology
 from core.policy.base import NamedPolicy
 
 _APPROXIMATE_BLOCKS_MAX = 1_048_576
-_SLOW_START_S = 30.0
 _BLIND = frozenset({"random", "round_robin"})
 
 
@@ -60,6 +61,7 @@ class Roster:
         self.learn = learn
         self._events: list[TransitionEvent] = []
         ledger.on_close = self._closed
+        ledger.on_first_token = self._first_token
         fleet.on_grow += [index.grow, topology.resize, trust.grow, breakers.grow]
         for widen in fleet.on_grow:
             widen(fleet.capacity)
@@ -69,8 +71,10 @@ class Roster:
     def register(self, spec: NodeSpec, now: float) -> Slot:
         """Add a node; it takes requests once a probe calls it healthy.
 
-        Raises Conflict for a known id, NotFound for an unknown profile.
+        Raises Conflict for a known id, NotFound for an unknown profile, Invalid for a figure
+        that cannot be.
         """
+        check_spec(spec)
         cost = node_cost(spec)
         slot = self.fleet.add(spec, cost)
         self._list(slot, spec)
@@ -83,6 +87,7 @@ class Roster:
 
     def update_spec(self, spec: NodeSpec, now: float) -> None:
         """Take over what discovery learned; a new block size or signal empties the index."""
+        check_spec(spec)
         old, slot = self.fleet.spec(spec.id), self.fleet.slot(spec.id)
         repriced = (old.profile, old.speed, old.mfu) != (spec.profile, spec.speed, spec.mfu)
         cost = node_cost(spec) if repriced else None
@@ -118,7 +123,7 @@ class Roster:
         was = self.fleet.health(node)
         if was is health:
             return
-        self.fleet.set_health(node, health, now, slow_start_s=_SLOW_START_S)
+        self.fleet.set_health(node, health, now)
         self.breakers.set_dead(self.fleet.slot(node), health is Health.DEAD)
         self.note(
             TransitionEvent(
@@ -140,11 +145,13 @@ class Roster:
         )  # fmt: skip
 
     def telemetry(self, node: NodeId, t: Telemetry, now: float) -> None:
-        """Take in one reading of a node's own gauges."""
+        """Take in one reading of a node's own gauges, and what it says of its cache's shape."""
         self.fleet.set_telemetry(node, t, now)
         spec = self.fleet.spec(node)
-        if t.block_size and t.block_size != spec.block_size:
-            self.update_spec(replace(spec, block_size=t.block_size), now)
+        block = t.block_size or spec.block_size
+        capacity = t.kv_capacity_tokens or spec.kv_capacity_tokens
+        if (block, capacity) != (spec.block_size, spec.kv_capacity_tokens):
+            self.update_spec(replace(spec, block_size=block, kv_capacity_tokens=capacity), now)
 
     def cache_signal(self, node: NodeId, signal: Signal, now: float, *, cause: str = "") -> None:
         """What the event stream says of its own completeness."""
@@ -159,13 +166,16 @@ class Roster:
         return tuple(sorted({int(size) for size in self.fleet.block_size[rows]}))
 
     def resolve_model(self, served: str) -> tuple[str, str] | None:
-        """(base model, adapter) of a served name; None where no node serves it."""
-        for spec in self.fleet.nodes():
-            if served in spec.models:
-                return served, ""
-            if served in spec.adapters:
-                return spec.adapters[served], served
-        return None
+        """(base model, adapter) of a served name; None where no node serves it.
+
+        A base model of one node comes before another node's adapter of the same name.
+        """
+        nodes = self.fleet.nodes()
+        if any(served in spec.models for spec in nodes):
+            return served, ""
+        bases = (spec.adapters[served] for spec in nodes if served in spec.adapters)
+        base = next(bases, None)
+        return None if base is None else (base, served)
 
     def served_models(self) -> dict[str, list[NodeId]]:
         """Served name (base models and adapters) -> nodes that hold it."""
@@ -212,8 +222,10 @@ class Roster:
     def placed(self, r: Reservation, now: float, *, hotspot: bool) -> None:
         """Tell the index, breakers and detector that a decision is being carried out."""
         d = r.decision
-        slots = {d.prefill_slot, d.decode_slot} if d.disaggregated else (d.prefill_slot,)
+        slots = self._current(d)
         r.tickets = {slot: self.breakers.begin(slot) for slot in slots}
+        if d.fetch_from is not None or d.handover_tokens:
+            self._count_senders(d, slots, now)
         keys = d.request.keys
         for slot in slots:
             chain = keys.get(int(self.fleet.block_size[slot]))
@@ -224,6 +236,36 @@ class Roster:
                 self.index.touch(chain, size, now)
         if hotspot:
             self._watch(d, now)
+
+    def _current(self, d: Decision) -> list[Slot]:
+        """The decision's slots that still stand for the nodes it meant."""
+        generation = self.fleet.generation
+        slots = []
+        if generation[d.prefill_slot] == d.prefill_generation:
+            slots.append(d.prefill_slot)
+        if d.disaggregated and generation[d.decode_slot] == d.decode_generation:
+            slots.append(d.decode_slot)
+        return slots
+
+    def _count_senders(self, d: Decision, current: list[Slot], now: float) -> None:
+        """Count the KV that nodes will send for the decision against their senders' time.
+
+        A fetch is sent at once; a hand-over begins with its prefill, layer by layer.
+        """
+        fleet = self.fleet
+        if d.fetch_from is not None and fleet.has(d.fetch_from) and d.prefill_slot in current:
+            source = fleet.slot(d.fetch_from)
+            seconds = self._sending_s(d.fetch_tokens, source, d.prefill_slot)
+            fleet.egress_until_s[source] = max(fleet.egress_until_s[source], now) + seconds
+        if d.handover_tokens and len(current) == 2:
+            source, start = d.prefill_slot, now + d.predicted.queue_s
+            seconds = self._sending_s(d.handover_tokens, source, d.decode_slot)
+            fleet.handover_until_s[source] = max(fleet.handover_until_s[source], start) + seconds
+
+    def _sending_s(self, tokens: int, source: Slot, target: Slot) -> float:
+        size = tokens * float(self.fleet.kv_bytes[source])
+        seconds = self.topology.seconds(size, source, target)
+        return seconds if seconds < math.inf else 0.0
 
     def _watch(self, d: Decision, now: float) -> None:
         group = self.group(d.request.keys)
@@ -249,16 +291,22 @@ class Roster:
         if outcome.kind is OutcomeKind.OK:
             self._learn(r, outcome, now)
 
+    def _first_token(self, r: Reservation, now: float) -> None:
+        """The first token came: breakers on trial need not wait for the end of the stream."""
+        for slot, ticket in r.tickets.items():
+            for event in self.breakers.first_byte(Slot(slot), now, ticket=ticket):
+                self.note(event)
+
     def _working_node(self, r: Reservation) -> NodeId:
         d = r.decision
         return d.decode if r.prefilled_s is not None else d.prefill
 
     def _learn(self, r: Reservation, outcome: Outcome, now: float) -> None:
         d = r.decision
+        current = self._current(d)
         if self.learn:
-            self.calibration.observe(r, outcome)
-        current = self.fleet.generation[d.prefill_slot] == d.prefill_generation
-        if not current or d.fetch_from is not None:
+            self.calibration.observe(r, outcome, current)
+        if d.prefill_slot not in current or d.fetch_from is not None:
             return
         reported = outcome.cached_tokens if r.cached_tokens is None else r.cached_tokens
         slack = int(self.fleet.block_size[d.prefill_slot])
@@ -277,6 +325,18 @@ class Roster:
 
 def _node(d: Decision, slot: int) -> NodeId:
     return d.prefill if slot == d.prefill_slot else d.decode
+
+
+def check_spec(spec: NodeSpec) -> None:
+    """Invalid, naming the field, where a figure of the node cannot be."""
+    for name in ("block_size", "batch_max", "queue_max"):
+        if getattr(spec, name) < 1:
+            raise Invalid(f"{name}: {getattr(spec, name)} is below 1", field=name)
+    for name in ("kv_capacity_tokens", "context_tokens_max"):
+        if getattr(spec, name) < 0:
+            raise Invalid(f"{name}: {getattr(spec, name)} is below 0", field=name)
+    if not 0 < spec.weight < math.inf:
+        raise Invalid(f"weight: {spec.weight} is not a positive number", field="weight")
 
 
 def node_cost(spec: NodeSpec) -> NodeCost:

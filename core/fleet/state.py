@@ -7,7 +7,8 @@ apart. One event loop owns the state, so a decision may read the arrays in place
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +30,12 @@ _FLOATS = (
     "prefilling",                # requests reserved whose first token has not come
     "decoding",                  # requests in the decode batch, or promised to it
     "kv_tokens",                 # tokens of KV that live requests hold or will hold
+    "decode_kv",                 # the part of it that belongs to the decode batch
     "prompt_tokens",             # prompt tokens of requests in flight, cached or not
     "running", "waiting", "kv_usage", "telemetry_at_s",
     "strictest_tbt_s",           # least TBT limit among the requests of the decode batch
-    "egress_until_s",            # when the node's sender is predicted to be free
+    "egress_until_s",            # when the fetches asked of the node are predicted to be sent
+    "handover_until_s",          # when the KV of the prompts placed there is handed over
     "slow_start_at_s",           # recovery time; weight grows linearly from here
 )  # fmt: skip
 _BOOLS = ("alive", "prefills", "decodes", "healthy", "dead", "draining", "can_fetch")
@@ -41,6 +44,8 @@ _OUTLIVE_RESTART = (
     "healthy", "dead", "draining", "slow_start_at_s",
 )  # fmt: skip
 _INTS = ("generation", "last_picked", "block_size", "layers", "transfer_group")
+SLOW_START_S = 30.0
+"""How long a node that came back from death takes to regain its full weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +89,7 @@ class FleetState:
     prefilling: Floats
     decoding: Floats
     kv_tokens: Floats
+    decode_kv: Floats
     prompt_tokens: Floats
     running: Floats
     waiting: Floats
@@ -91,6 +97,7 @@ class FleetState:
     telemetry_at_s: Floats
     strictest_tbt_s: Floats
     egress_until_s: Floats
+    handover_until_s: Floats
     slow_start_at_s: Floats
     alive: Bools
     prefills: Bools
@@ -113,7 +120,9 @@ class FleetState:
         """Least limits over the registered nodes: within them no limit has to be looked at."""
         self.telemetry_seen = self.any_can_fetch = False
         self.weighted = False
-        """Whether any node's weight differs from 1, or one is in slow start."""
+        """Whether any node's weight differs from 1."""
+        self.slow_until_s = -np.inf
+        """When the last slow start is over."""
         self._specs: list[NodeSpec | None] = []
         self._health: list[Health] = []
         self._slots: dict[NodeId, Slot] = {}
@@ -155,6 +164,7 @@ class FleetState:
         del self._slots[node]
         self._specs[slot] = None
         self._reset_row(slot)
+        self._rescale_compute()
         self._changed()
         return slot
 
@@ -174,7 +184,7 @@ class FleetState:
         self.draining[self.slot(node)] = on
         self._changed()
 
-    def set_health(self, node: NodeId, health: Health, now: float, *, slow_start_s: float) -> None:
+    def set_health(self, node: NodeId, health: Health, now: float) -> None:
         """Note what probes found; coming back from death starts slowly."""
         slot = self.slot(node)
         was = self._health[slot]
@@ -183,9 +193,9 @@ class FleetState:
         self._health[slot] = health
         self.healthy[slot] = health in (Health.HEALTHY, Health.SUSPECT)
         self.dead[slot] = health is Health.DEAD
-        if was is Health.DEAD and self.healthy[slot] and slow_start_s > 0:
+        if was is Health.DEAD and self.healthy[slot]:
             self.slow_start_at_s[slot] = now
-            self.weighted = True
+            self.slow_until_s = max(self.slow_until_s, now + SLOW_START_S)
         self._changed()
 
     def set_telemetry(self, node: NodeId, t: Telemetry, now: float) -> None:
@@ -197,9 +207,6 @@ class FleetState:
             value = getattr(t, name)
             if value is not None:
                 getattr(self, name)[slot] = value
-        spec = self.spec(node)
-        if t.kv_capacity_tokens and t.kv_capacity_tokens != spec.kv_capacity_tokens:
-            self.update(replace(spec, kv_capacity_tokens=t.kv_capacity_tokens))
 
     def set_cost(self, node: NodeId, prefill: tuple[float, float, float]) -> None:
         """Replace the node's prefill coefficients by fitted ones."""
@@ -288,7 +295,7 @@ class FleetState:
             notify(slots)
 
     def _widen(self, name: str, slots: int, kind: type) -> None:
-        new = np.zeros(slots, kind)
+        new: npt.NDArray[Any] = np.zeros(slots, kind)
         if self.capacity:
             new[: self.capacity] = getattr(self, name)
         setattr(self, name, new)
@@ -314,7 +321,6 @@ class FleetState:
         self.batch_max[slot] = spec.batch_max
         self.queue_max[slot] = spec.queue_max
         self.weight[slot] = spec.weight
-        self.weighted = self.weighted or spec.weight != 1.0
         self.block_size[slot] = spec.block_size
         self.can_fetch[slot] = spec.can_fetch
         group = self._groups.setdefault(spec.kv_transfer, len(self._groups))
@@ -338,6 +344,7 @@ class FleetState:
         self.version += 1
         live = self.alive
         self.any_can_fetch = bool(self.can_fetch.any())
+        self.weighted = bool((self.weight[live] != 1.0).any())
         self.context_min = float(self.context_max.min(initial=np.inf, where=live))
         self.kv_capacity_min = float(self.kv_capacity.min(initial=np.inf, where=live))
         self.queue_max_min = float(self.queue_max.min(initial=np.inf, where=live))

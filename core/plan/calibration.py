@@ -1,12 +1,13 @@
 """Fits each node's cost coefficients to what it is observed to take, and shows the error.
 
-A prefill is comparable when it had its node's queue to itself from selection to first token and
-the engine said what it reused; a decode when the engine's mean token gap is known. A fit
-replaces the profile's coefficients once it predicts held-out observations better than they do.
+A prefill is comparable when it had its node's queue to itself from selection to first token,
+fetched nothing, and the engine said what it reused; a decode when the mean token gap is known. A
+fit replaces the profile's coefficients once it predicts held-out observations better than they do.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from core.domain import NodeId, Outcome
@@ -52,16 +53,18 @@ class Calibration:
         """Forget a node."""
         self._fits.pop(node, None)
 
-    def observe(self, r: Reservation, outcome: Outcome) -> None:
-        """Learn from a finished request."""
+    def observe(self, r: Reservation, outcome: Outcome, current: Collection[int]) -> None:
+        """Learn from a finished request; current: its slots whose nodes are still the same."""
         d = r.decision
-        fits = self._fits.get(d.prefill)
+        fits = self._fits.get(d.prefill) if d.prefill_slot in current else None
         cached = outcome.cached_tokens if r.cached_tokens is None else r.cached_tokens
-        if fits and r.alone and cached is not None and r.prefilled_s is not None:
+        comparable = r.alone and d.fetch_from is None and r.prefilled_s is not None
+        if fits and comparable and cached is not None:
+            assert r.prefilled_s is not None
             length = outcome.prompt_tokens or d.request.prompt_tokens
             fits.prefill.observe(length, cached, r.prefilled_s - r.begun_s)
             self._adopt(d.prefill, fits, "prefill", fits.prefill)
-        fits = self._fits.get(d.decode)
+        fits = self._fits.get(d.decode) if d.decode_slot in current else None
         if fits and outcome.tpot_s and r.batch_seen:
             fits.tbt.observe(r.batch_seen, r.kv_seen, outcome.tpot_s)
             self._adopt(d.decode, fits, "tbt", fits.tbt)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.domain import CandidateTable, Prediction, Request
-from core.fleet.state import FleetState
+from core.fleet.state import SLOW_START_S, FleetState
 from core.plan.placement import DecodeChoice
 from core.plan.prefill import FetchPlan, LiveCandidates
 from core.policy.base import NamedPolicy, Scores
@@ -26,8 +26,8 @@ NO_TABLE = CandidateTable((), "min", np.empty(0), {}, {}, 0, 0)
 NOTHING_TO_DECODE = CandidateTable((), "min", np.empty(0), {}, {}, 0, 0)
 """Marks the decode choice of a request that generates nothing."""
 KEPT_MAX = 16
-_SLOW_START_S = 30.0
 _SLOW_START_LEAST = 0.1
+_UNWEIGHED = frozenset({"random", "round_robin"})
 
 
 @dataclass(slots=True)
@@ -37,8 +37,10 @@ class Case:
     request: Request
     now: float
     keys: Keys
+    held: Ints
+    """By slot, on any node."""
     match: Ints
-    """By slot, of nodes that could serve the request."""
+    """By slot, of nodes that could prefill the request."""
     standing: Standing
     left: Standing
     """After the constraints that depend on load."""
@@ -49,6 +51,8 @@ class Case:
     fetch: FetchPlan | None = None
     row: int = -1
     slot: int = -1
+    undecodable: bool = False
+    """Whether the node at `slot` leads to no decode node that could go on."""
     predicted: Prediction = field(init=False)
     table: CandidateTable = NO_TABLE
 
@@ -58,7 +62,7 @@ def usable_keys(request: Request) -> Keys:
     most floor((L - 1) / block_size) blocks."""
     length = request.prompt_tokens
     return {
-        size: keys if len(keys) * size < length else keys[: (length - 1) // size]
+        size: keys if len(keys) * size < length else keys[: max(length - 1, 0) // size]
         for size, keys in request.keys.items()
     }
 
@@ -70,19 +74,24 @@ def needed(policy: NamedPolicy, t: Tunables) -> frozenset[str]:
     return policy.needs
 
 
-def weighed(fleet: FleetState, total: Floats, sense: str, rows: Any, now: float) -> Floats:
-    """Totals after node weights and slow start: half the weight counts as half as good."""
-    if not fleet.weighted:
+def weighed(fleet: FleetState, total: Floats, policy: NamedPolicy, rows: Any, now: float) -> Floats:
+    """Totals after node weights and slow start: half the weight counts as half as good.
+
+    A cost is divided by the weight and a score multiplied, the other way round below 0, so that
+    less weight never looks better. Policies that do not weigh nodes are left alone.
+    """
+    if (not fleet.weighted and now >= fleet.slow_until_s) or policy.name in _UNWEIGHED:
         return total
     weight = fleet.weight[rows] * slow_start(fleet, rows, now)
-    out: Floats = total / weight if sense == "min" else total * weight
+    better_above = (policy.sense == "max") == (total >= 0)
+    out: Floats = np.where(better_above, total * weight, total / weight)
     return out
 
 
 def slow_start(fleet: FleetState, rows: Any, now: float) -> Floats:
     """Share of its weight that a node which came back has regained, in 0.1..1 (linear)."""
     since = now - fleet.slow_start_at_s[rows]
-    share: Floats = np.clip(since / _SLOW_START_S, _SLOW_START_LEAST, 1.0)
+    share: Floats = np.clip(since / SLOW_START_S, _SLOW_START_LEAST, 1.0)
     return share
 
 
@@ -96,7 +105,7 @@ def candidate_table(
     c = case.c
     kept = _kept(total, case.policy.sense, case.row)
     slots = kept if isinstance(case.rows, slice) else case.rows[kept]
-    columns = {
+    columns: dict[str, Any] = {
         "match_tokens": c.match_tokens,
         "queued_tokens": c.queued_tokens,
         "batch": c.batch,
@@ -132,6 +141,7 @@ def prefill_only(slot: int) -> DecodeChoice:
     """The choice of a request that generates nothing: it ends where it was prefilled."""
     return DecodeChoice(
         slot=slot,
+        moved_tokens=0,
         transfer_s=0.0,
         tbt_s=0.0,
         tbt_now_s=0.0,

@@ -1,8 +1,9 @@
 """Chooses the decode node of a placed prompt (S1 5, spec 4), columns assembled from the fleet.
 
 Staying on the prefill node is a candidate whenever its role allows; other nodes are candidates
-where both can move KV between them. Each carries two predictions of the time between tokens:
-with the batch of now, and with the batch expected when the prefill will have ended (F 5).
+where both can move KV between them and a path leads there. Each carries two predictions of the
+time between tokens: with the batch of now, and with the batch expected when the prefill will
+have ended (F 5).
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
-from core.domain import CandidateTable, Request
+from core.domain import CandidateTable, Prediction, Reason, Request
 from core.fleet.ledger import Ledger
 from core.fleet.state import FleetState
 from core.plan.cost_model import tbt_seconds
 from core.plan.decode import DecodeScores, score_decode
 from core.plan.transfer import Topology, exposed_seconds
-from core.policy.constraints import Excluded, Standing, decode_checks, narrowed
+from core.policy.constraints import Bools, Excluded, Standing, decode_checks, narrowed
 from core.policy.pick import pick
 from core.tunables import Tunables
 
@@ -32,7 +33,10 @@ class DecodeChoice:
     """Where a request generates, and the predictions admission looks at (seconds)."""
 
     slot: int
+    moved_tokens: int
+    """Prompt tokens whose KV has to move there."""
     transfer_s: float
+    """Exposed time that the move takes."""
     tbt_s: float
     """Predicted for the chosen node, at the moment the rules look at."""
     tbt_now_s: float
@@ -56,6 +60,16 @@ class _Moves:
     transfer_s: Floats
 
 
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    """The candidates' decode batches without the request: of now, and at the prefill's end."""
+
+    now: Floats
+    kv_now: Floats
+    then: Floats
+    kv_then: Floats
+
+
 def choose_decode(
     fleet: FleetState,
     ledger: Ledger,
@@ -66,33 +80,78 @@ def choose_decode(
     *,
     standing: Standing,
     prefill: int,
-    prefill_s: float,
-    ttft_s: float,
-    match: Ints,
+    predicted: Prediction,
+    held: Ints,
     tbt_slo_s: float,
     rng: Random,
     explain: bool,
 ) -> DecodeChoice | Excluded:
-    """The best decode node, or why there is none."""
-    staying = prefill if fleet.decodes[prefill] else None
-    checks = decode_checks(fleet, request, t.decode.kv_reserve, staying)
-    left = narrowed(fleet, standing, checks)
-    moves = _moves(fleet, topology, request, left, prefill, prefill_s, match, now)
-    if not len(moves.rows):
+    """The best decode node, or why there is none.
+
+    standing: nodes that may decode the request at all. prefill: slot of the chosen prefill node,
+    with its prediction. held: prompt tokens that each slot's node holds.
+    """
+    checks = decode_checks(fleet, request, t.decode.kv_reserve, _kv_held(fleet, prefill))
+    reached = (Reason.NO_PATH, partners(fleet, topology, prefill))
+    left = narrowed(fleet, standing, [reached, *checks])
+    if not left.count:
         return left.excluded
-    rows = moves.rows
-    batch, kv = fleet.decoding[rows], fleet.kv_tokens[rows]
+    moves = _moves(fleet, topology, request, left, prefill, predicted, held, now)
+    batches = _batches(fleet, ledger, moves.rows, now + predicted.ttft_s)
     added = request.prompt_tokens + request.output_tokens_expected * t.decode.kv_reserve
-    then = _batch_then(ledger, rows, now + ttft_s, batch)
-    kv_then = kv * (then / np.maximum(batch, 1.0))
-    d0, d1, d2 = fleet.d0[rows], fleet.d1[rows], fleet.d2[rows]
+    scored, other_s = _scores(fleet, t, moves, batches, added, tbt_slo_s)
+    row, tied = _pick_feasible(scored, rng)
     early = t.admission.early_rejection
+    now_s, then_s = (other_s, scored.tbt_s) if early else (scored.tbt_s, other_s)
+    best = int(moves.rows[int(scored.tbt_s.argmin())])
+    return DecodeChoice(
+        slot=int(moves.rows[row]),
+        moved_tokens=int(moves.missing[row]),
+        transfer_s=float(moves.transfer_s[row]),
+        tbt_s=float(scored.tbt_s[row]),
+        tbt_now_s=float(now_s.min()),
+        tbt_then_s=float(then_s.min()),
+        tbt_floor_s=float(fleet.d0[best] + fleet.d1[best] + fleet.d2[best] * added),
+        decode_s=ledger.drain_s(best, now),
+        feasible=bool(scored.feasible[row]),
+        excluded=left.excluded,
+        table=_table(fleet, moves, scored, batches, row, tied) if explain else None,
+    )
+
+
+def _kv_held(fleet: FleetState, prefill: int) -> Floats:
+    """KV tokens by slot that the prompt finds taken when it comes to decode.
+
+    On the prefill node itself, prompts that still wait are left out: they hold no KV, and this
+    one waits its turn among them.
+    """
+    if not fleet.decodes[prefill]:
+        return fleet.kv_tokens
+    held = fleet.kv_tokens.copy()
+    held[prefill] = fleet.decode_kv[prefill]
+    return held
+
+
+def _scores(
+    fleet: FleetState,
+    t: Tunables,
+    moves: _Moves,
+    batches: _Batches,
+    added: float,
+    tbt_slo_s: float,
+) -> tuple[DecodeScores, Floats]:
+    """Scores at the moment that the rules look at, and TBT (seconds) at the other moment."""
+    rows, b = moves.rows, batches
+    looked, other = (b.then, b.kv_then), (b.now, b.kv_now)
+    if not t.admission.early_rejection:
+        looked, other = other, looked
+    d0, d1, d2 = fleet.d0[rows], fleet.d1[rows], fleet.d2[rows]
     scored = score_decode(
         d0,
         d1,
         d2=d2,
-        batch=then if early else batch,
-        kv_tokens=kv_then if early else kv,
+        batch=looked[0],
+        kv_tokens=looked[1],
         added_tokens=added,
         missing_tokens=moves.missing,
         transfer_s=moves.transfer_s,
@@ -101,24 +160,7 @@ def choose_decode(
         tbt_weight=t.decode.tbt_weight,
         tbt_slack=t.admission.tbt_slack,
     )
-    row, tied = _pick_feasible(scored, rng)
-    other = tbt_seconds(
-        d0, d1, d2, (batch if early else then) + 1.0, (kv if early else kv_then) + added
-    )
-    tbt_now, tbt_then = (other, scored.tbt_s) if early else (scored.tbt_s, other)
-    best = int((tbt_then if early else tbt_now).argmin())
-    return DecodeChoice(
-        slot=int(rows[row]),
-        transfer_s=float(moves.transfer_s[row]),
-        tbt_s=float(scored.tbt_s[row]),
-        tbt_now_s=float(tbt_now.min()),
-        tbt_then_s=float(tbt_then.min()),
-        tbt_floor_s=float(d0[best] + d1[best] + d2[best] * added),
-        decode_s=ledger.drain_s(int(rows[best]), now),
-        feasible=bool(scored.feasible[row]),
-        excluded=left.excluded,
-        table=_table(fleet, moves, scored, batch, then, kv, row, tied) if explain else None,
-    )
+    return scored, tbt_seconds(d0, d1, d2, other[0] + 1.0, other[1] + added)
 
 
 def _pick_feasible(scored: DecodeScores, rng: Random) -> tuple[int, int]:
@@ -129,56 +171,69 @@ def _pick_feasible(scored: DecodeScores, rng: Random) -> tuple[int, int]:
     return pick(total, "min", rng)
 
 
+def partners(fleet: FleetState, topology: Topology, prefill: int) -> Bools:
+    """By slot: nodes that the KV of a prompt prefilled at `prefill` can get to, itself included."""
+    group = int(fleet.transfer_group[prefill])
+    mask: Bools = fleet.transfer_group == group if group else np.zeros(fleet.capacity, np.bool_)
+    if group:
+        mask &= topology.row(prefill)[0] < np.inf
+    mask[prefill] = True
+    return mask
+
+
 def _moves(
     fleet: FleetState,
     topology: Topology,
     request: Request,
-    standing: Standing,
+    left: Standing,
     prefill: int,
-    prefill_s: float,
-    match: Ints,
+    predicted: Prediction,
+    held: Ints,
     now: float,
 ) -> _Moves:
-    """Rows that can decode this prompt, the tokens each lacks, and the exposed time to move."""
-    group = int(fleet.transfer_group[prefill])
-    mask = standing.mask & (fleet.transfer_group == group) if group else standing.mask & False
-    mask[prefill] = standing.mask[prefill]
-    rows = np.flatnonzero(mask)
+    """Rows that can decode this prompt, the tokens each lacks, and the exposed time to move.
+
+    The sender first finishes what earlier prompts hand over and others fetch from it; KV then
+    leaves layer by layer while the prompt is computed.
+    """
+    rows = np.flatnonzero(left.mask)
     latency, per_byte = topology.row(prefill)
-    missing = np.maximum(request.prompt_tokens - match[rows], 0).astype(np.float64)
-    missing[rows == prefill] = 0.0
-    queue_s = max(float(fleet.egress_until_s[prefill]) - now - prefill_s, 0.0)
-    raw = queue_s + latency[rows] + missing * fleet.kv_bytes[prefill] * per_byte[rows]
-    exposed = exposed_seconds(raw, np.full(len(rows), prefill_s), int(fleet.layers[prefill]))
-    return _Moves(rows=rows, missing=missing, transfer_s=np.where(rows == prefill, 0.0, exposed))
+    missing = np.maximum(request.prompt_tokens - held[rows], 0).astype(np.float64)
+    busy_until_s = max(float(fleet.handover_until_s[prefill]), float(fleet.egress_until_s[prefill]))
+    wait_s = max(busy_until_s - (now + predicted.queue_s + predicted.transfer_s), 0.0)
+    raw = wait_s + latency[rows] + missing * fleet.kv_bytes[prefill] * per_byte[rows]
+    compute_s = np.full(len(rows), predicted.prefill_s)
+    exposed = exposed_seconds(raw, compute_s, int(fleet.layers[prefill]))
+    stays = rows == prefill
+    missing[stays] = exposed[stays] = 0.0
+    return _Moves(rows=rows, missing=missing, transfer_s=exposed)
 
 
-def _batch_then(ledger: Ledger, rows: npt.NDArray[np.intp], when_s: float, batch: Floats) -> Floats:
-    ends = [ledger.batch_at(int(slot), when_s) for slot in rows]
-    then: Floats = np.minimum(np.array(ends, np.float64), batch)
-    return then
+def _batches(
+    fleet: FleetState, ledger: Ledger, rows: npt.NDArray[np.intp], when_s: float
+) -> _Batches:
+    expected = np.array([ledger.batch_at(slot, when_s) for slot in rows.tolist()], np.float64)
+    return _Batches(fleet.decoding[rows], fleet.decode_kv[rows], expected[:, 0], expected[:, 1])
 
 
 def _table(
     fleet: FleetState,
     moves: _Moves,
     scored: DecodeScores,
-    batch: Floats,
-    then: Floats,
-    kv: Floats,
+    batches: _Batches,
     row: int,
     tied: int,
 ) -> CandidateTable:
     columns = {
-        "batch": batch,
-        "batch_then": then,
-        "kv_tokens": kv,
+        "batch": batches.now,
+        "batch_then": batches.then,
+        "kv_tokens": batches.kv_now,
         "missing_tokens": moves.missing,
         "transfer_s": moves.transfer_s,
         "tbt_s": scored.tbt_s,
         "feasible": scored.feasible,
     }
-    nodes = tuple(fleet.node_at(int(slot)) for slot in moves.rows)
+    nodes = tuple(fleet.node_at(slot) for slot in moves.rows.tolist())
     return CandidateTable(
         nodes, "min", scored.scores.total, columns, dict(scored.scores.terms), row, tied
     )

@@ -160,6 +160,20 @@ class LiveCandidates(Candidates):
         )
 
 
+@functools.cache
+def _constant(k: int, kind: str) -> Any:
+    """A shared read-only column of length k."""
+    value, dtype = {
+        "zero": (0.0, np.float64),
+        "one": (1.0, np.float64),
+        "no": (False, np.bool_),
+        "yes": (True, np.bool_),
+    }[kind]
+    column: npt.NDArray[Any] = np.full(k, value, dtype)
+    column.setflags(write=False)
+    return column
+
+
 def _mean_queue_s(c: LiveCandidates) -> float:
     return float(np.add.reduce(c.queue_s)) / max(c.size, 1)
 
@@ -171,10 +185,9 @@ def _believed(c: LiveCandidates) -> Any:
 
 
 def _load(c: LiveCandidates) -> Floats:
-    rows, horizon = c._rows, c._t.load.horizon_s
-    return loads.load(
-        c.queue_s, c.batch, c.kv_usage, batch_max=c._fleet.batch_max[rows], horizon_s=horizon
-    )
+    kv, most = c.kv_usage, c._fleet.batch_max[c._rows]
+    assert kv is not None
+    return loads.load(c.queue_s, c.batch, kv, batch_max=most, horizon_s=c._t.load.horizon_s)
 
 
 def _network(c: LiveCandidates) -> Floats:
@@ -243,17 +256,3 @@ def _rendezvous(fleet: FleetState, session: str, rows: Rows) -> Ints:
     names = (fleet.node_at(int(slot)) for slot in slots)
     ranks = [xxhash.xxh3_64_intdigest(f"{session}\0{name}".encode()) >> 1 for name in names]
     return np.array(ranks, np.int64)
-
-
-@functools.cache
-def _constant(k: int, kind: str) -> Any:
-    """A shared read-only column of length k."""
-    value, dtype = {
-        "zero": (0.0, np.float64),
-        "one": (1.0, np.float64),
-        "no": (False, np.bool_),
-        "yes": (True, np.bool_),
-    }[kind]
-    column = np.full(k, value, dtype)
-    column.setflags(write=False)
-    return column

@@ -8,14 +8,19 @@ from typing import Protocol
 from core.domain import DecisionId, Prediction, Reason, Rejection
 from core.fleet.ledger import Ledger
 from core.fleet.state import FleetState
-from core.plan.admission import Forecast, Refusal, judge
+from core.plan.admission import Forecast, Refusal, class_share, judge
 from core.plan.case import NOTHING_TO_DECODE, Case
 from core.plan.placement import DecodeChoice
 from core.policy.constraints import Excluded
 from core.tunables import Tunables
 
 _RETRY_UNKNOWN_S = 1.0
+_RETRY_LEAST_S = 0.1
 _BUSY = frozenset({Reason.QUEUE_FULL, Reason.BATCH_CAP, Reason.KV_HEADROOM, Reason.TBT_SLO})
+_NOT_MEANT = frozenset({Reason.MODEL, Reason.ADAPTER, Reason.ROLE, Reason.TENANT, Reason.NO_PATH})
+"""Reasons of nodes that would never take such a request: they say nothing of the others."""
+_NEVER_FITS = frozenset({Reason.CONTEXT, Reason.KV_HEADROOM})
+"""On the prefill side both compare the prompt with what the node can ever hold."""
 
 
 class Live(Protocol):
@@ -38,21 +43,47 @@ class Refuser:
         """The next decision id."""
         return DecisionId(self._new_id())
 
-    def nobody(self, case: Case, excluded: Excluded, *, code: str = "no_candidates") -> Rejection:
-        """No node may take the request: unknown model, too long a prompt, or nobody up."""
-        request, fleet = case.request, self._live.fleet
-        if not fleet.serves_model(request.model, request.adapter).any():
-            name = request.adapter or request.model
-            text = f"no node serves the model {name!r}"
+    def nobody(self, case: Case) -> Rejection:
+        """No node may prefill the request: unknown model, too long a prompt, or nobody up."""
+        request, excluded = case.request, case.left.excluded
+        fleet, name = self._live.fleet, request.adapter or request.model
+        serving = fleet.serves_model(request.model, request.adapter)
+        if not (serving & fleet.admits(request.tenant)).any():
+            whom = f" to tenant {request.tenant!r}" if serving.any() else ""
+            text = f"no node serves the model {name!r}{whom}"
             return self._make(case, 404, "unknown_model", text, excluded)
-        reasons = set(excluded) - {Reason.MODEL, Reason.ADAPTER, Reason.ROLE, Reason.TENANT}
-        if reasons == {Reason.CONTEXT}:
-            text = f"the prompt of {request.prompt_tokens} tokens fits no node's context"
+        reasons = set(excluded) - _NOT_MEANT
+        if reasons and reasons <= _NEVER_FITS:
+            text = f"the prompt of {request.prompt_tokens} tokens fits no node that serves {name!r}"
             return self._make(case, 400, "context_too_long", text, excluded)
+        return self._unavailable(case, "no_candidates", excluded, reasons)
+
+    def nowhere(self, case: Case, excluded: Excluded) -> Rejection:
+        """The prompt was placed, but no node that its KV can get to may generate from it."""
+        return self._unavailable(case, "no_decode_candidates", excluded, set(excluded) - _NOT_MEANT)
+
+    def _unavailable(
+        self, case: Case, code: str, excluded: Excluded, reasons: set[Reason]
+    ) -> Rejection:
         why = ", ".join(f"{len(nodes)} {reason.value}" for reason, nodes in excluded.items())
         text = f"no node can take the request now ({why or 'none registered'})"
-        status = 429 if reasons and reasons <= _BUSY else 503
-        return self._make(case, status, code, text, excluded, retry_after_s=_RETRY_UNKNOWN_S)
+        full = reasons - {Reason.CONTEXT}
+        busy = bool(full) and full <= _BUSY
+        retry_s = self._room_s(case, excluded) if busy else _RETRY_UNKNOWN_S
+        return self._make(case, 429 if busy else 503, code, text, excluded, retry_after_s=retry_s)
+
+    def _room_s(self, case: Case, excluded: Excluded) -> float:
+        """Predicted time until the first of the full nodes has room again."""
+        fleet, ledger, now = self._live.fleet, self._live.ledger, case.now
+        waits = []
+        for reason in _BUSY & set(excluded):
+            for slot in map(fleet.slot, excluded[reason]):
+                if reason is Reason.QUEUE_FULL:
+                    waits.append(float(fleet.head_started_s[slot] + fleet.head_s[slot]) - now)
+                elif fleet.kv_capacity[slot] >= case.request.prompt_tokens:
+                    waits.append(ledger.drain_s(slot, now))
+        most = self._live.tunables.admission.retry_after_max_s
+        return min(max(min(waits, default=_RETRY_UNKNOWN_S), _RETRY_LEAST_S), most)
 
     def late(self, case: Case) -> Rejection | None:
         """429 where every candidate's predicted TTFT misses the limit."""
@@ -103,8 +134,18 @@ class Refuser:
             transfer_s=p.transfer_s + decode.transfer_s,
             prefill_s=p.prefill_s,
             tbt_s=decode.tbt_s,
+            handover_s=decode.transfer_s,
         )
         return self._refused(case, refusal, predicted)
+
+    def tbt_limit_s(self, case: Case) -> float:
+        """The request's own limit on the time between tokens, as its class keeps it."""
+        t, request, top = self._live.tunables, case.request, self._live.ledger.top_priority
+        share = 1.0
+        if top > request.priority:
+            load = float(case.c.load.mean())
+            share = class_share(request.priority, t.admission, top_priority=top, load=load)
+        return (request.tbt_slo_s or t.slo.tbt_s) * t.admission.tbt_slack * share
 
     def _others_slowed(self, case: Case, decode: DecodeChoice) -> Refusal:
         rules = self._live.tunables.admission

@@ -88,21 +88,19 @@ def prefill_checks(fleet: FleetState, request: Request, batches: Floats) -> list
     ]
 
 
-def decode_checks(
-    fleet: FleetState, request: Request, reserve: float, staying: int | None
-) -> list[Check]:
+def decode_checks(fleet: FleetState, request: Request, reserve: float, held: Floats) -> list[Check]:
     """Constraints of the decode side: context, a batch slot, and KV headroom.
 
-    `staying` is the prefill row, which needs room for the output only: the prompt's KV is there.
+    Headroom is for the prompt and `reserve` times the expected output, beside the tokens `held`
+    by slot; an idle node takes any prompt that fits, since the output is but expected.
     """
-    output = request.output_tokens_expected * reserve
-    need = fleet.kv_tokens + (request.prompt_tokens + output)
-    if staying is not None:
-        need[staying] -= request.prompt_tokens
+    prompt = request.prompt_tokens
+    room = fleet.kv_capacity - held >= prompt + request.output_tokens_expected * reserve
+    room |= (held == 0) & (fleet.kv_capacity >= prompt)
     return [
-        (Reason.CONTEXT, fleet.context_max > request.prompt_tokens),
+        (Reason.CONTEXT, fleet.context_max > prompt),
         (Reason.BATCH_CAP, fleet.decoding < fleet.batch_max),
-        (Reason.KV_HEADROOM, need <= fleet.kv_capacity),
+        (Reason.KV_HEADROOM, room),
     ]
 
 
