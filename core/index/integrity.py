@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from core.errors import IntegrityError
-from core.index.forest import Forest
+from core.index.forest import BRANCHING, Forest
 from core.index.lanes import Lane, Lanes
 from core.index.table import BlockTable
 
@@ -22,6 +22,10 @@ def check(table: BlockTable) -> None:
         _demand(mask != 0 and not mask & ~known, f"block {key:#x} has holders that do not exist")
     parents = _parents(held, forest)
     _check_lanes(held, parents, lanes, forest.roots)
+    branching = {key for key, child in forest.children.items() if child == BRANCHING}
+    _demand(branching == forest.branches.keys(), "a branching block without branches")
+    links = sum(map(len, forest.branches.values()))
+    _demand(links == forest.branch_links, f"{forest.branch_links} links counted, {links} there")
     _demand(not lanes.live & lanes.retired, "a lane is live and retired at once")
     for parent in forest.children:
         listed = parent in held

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from core.domain import Medium
-from core.index.forest import Branches, Forest
+from core.index.forest import BRANCHING, Forest
 from core.index.lanes import Lane, Lanes
 from core.index.tiers import Tiers
 
@@ -52,7 +52,8 @@ class BlockTable:
         tables = (self.held, self.forest.children, self.interned, self.tiers.below)
         masks = len(self.interned) * (28 + self.lanes.live.bit_length() // 7)
         keys = (len(self.held) + len(self.forest.loose)) * _KEY_BYTES
-        return sum(map(sys.getsizeof, tables)) + masks + keys
+        branches = len(self.forest.branches) * 300 + self.forest.branch_links * 32
+        return sum(map(sys.getsizeof, tables)) + masks + keys + branches
 
     def store(
         self, lane: Lane, keys: Sequence[int], medium: Medium, parent: int | None, root: int
@@ -238,15 +239,18 @@ class BlockTable:
             removed += 1
             if rest:
                 held[key] = rest
-                child = children.get(key)
             else:
                 del held[key]
-                child = children.pop(key, None)
                 if tiered:
                     self.tiers.drop(key)
-            # The usual case is free: the only child is what was taken away just before.
-            if child is not None and not (child == last and (gone or rest)):
-                self._bereave(lane, key, child, listed=bool(rest))
+            # The usual case is cheap: no child, or the one that was taken away just before.
+            child = children.get(key)
+            if child is not None:
+                bare = child == last and (gone or rest)
+                if not bare and (child == BRANCHING or child in held):
+                    self._bereave(lane, key)
+                elif not rest:
+                    del children[key]
             last, gone = key, not rest
             if gaps:
                 gaps.pop(key, None)
@@ -256,31 +260,17 @@ class BlockTable:
 
     def _tails_first(self, keys: Sequence[int]) -> Sequence[int]:
         """`keys` turned round where they run from head to tail."""
-        if len(keys) > 1:
-            children = self.forest.children.get(keys[0])
-            if children == keys[1] or (isinstance(children, set) and keys[1] in children):
-                return keys[::-1]
+        if len(keys) > 1 and keys[1] in self.forest.linked(keys[0]):
+            return keys[::-1]
         return keys
 
-    def _bereave(self, lane: Lane, key: int, child: int | Branches, *, listed: bool) -> None:
-        """The lane lost `key`: children it still holds are gaps now.
-
-        child: what `key` was linked to; where `key` is not listed any more, the links are gone
-        and come back only if some child is listed.
-        """
-        held, bit = self.held, lane.bit
-        orphaned = False
-        if type(child) is int and child not in held:
-            return
-        for each in (child,) if isinstance(child, int) else child:
-            below = held.get(each)
-            if below is not None:
-                orphaned = True
-                if below & bit:
-                    lane.gaps[each] = key
-        if orphaned and not listed:
-            self.forest.children[key] = child
-            self.forest.loosen(key)
+    def _bereave(self, lane: Lane, key: int) -> None:
+        """The lane lost `key`: children it still holds are gaps now."""
+        for child in self.forest.listed_children(key):
+            if self.held[child] & lane.bit:
+                lane.gaps[child] = key
+        if key not in self.held:
+            self.forest.delisted(key)
 
 
 def runs(table: BlockTable, lane: Lane) -> Iterator[tuple[int, bool, list[int]]]:

@@ -91,8 +91,8 @@ class _Walk:
     def _push_children(self, parent: int, tokens: int) -> None:
         forest = self._table.forest
         children = list(islice(forest.listed_children(parent), EXAMINED_MAX))
-        links = forest.children.get(parent)
-        if isinstance(links, set) and len(links) > EXAMINED_MAX:
+        links = forest.branches.get(parent)
+        if links is not None and len(links) > EXAMINED_MAX:
             asked_for = self._heat.among(links).difference(children)
             children.extend(child for child in asked_for if child in self._table.held)
             unseen = len(links) - len(children)
