@@ -13,6 +13,7 @@ from core.policy import (  # noqa: F401 (imported to register)
     random_choice,
     round_robin,
     session_affinity,
+    size_aware,
     smg,
     vllm,
     weighted,

@@ -203,6 +203,14 @@ def _priced_ttft(case: Case, n: Node, t: Tunables) -> float:
     return n.queue_s + (1 + behind) * work
 
 
+@twin("size_aware")
+def _size_aware(case: Case, n: Node, t: Tunables) -> float:
+    work = transfer_s(case, n) + prefill_s(case.length, prefix(case, n))
+    square = 3.0 * case.mean_prefill_s**2
+    factor = case.mean_queue_s / square if square else 0.0
+    return n.queue_s + work + factor * ((n.queue_s + work) ** 2 - n.queue_s**2)
+
+
 @twin("least_prefill_work")
 def _least_prefill_work(case: Case, n: Node, t: Tunables) -> float:
     return n.queued + max(case.length - n.match, 0)

@@ -111,7 +111,7 @@ def test_more_match_never_hurts_while_the_node_fetches_or_not(
     after = grown(case, row, more)
     assume(after.best == case.best)
     assume(twins.fetches(case, node) == twins.fetches(after, more))
-    for name in ("min_ttft", "priced_ttft"):
+    for name in ("min_ttft", "priced_ttft", "size_aware"):
         before, then = totals(name, case, Tunables()), totals(name, after, Tunables())
         assert no_gain(then, before, row), name
 

@@ -17,7 +17,8 @@ S1_MATCH = [6000, 5000, 4096, 2048, 2048]
 def test_all_policies_are_registered_with_formula_and_source() -> None:
     expected = """dynamo_linear dynamo_lmetric least_loaded least_prefill_work linear
         llmd_default_2026 llmd_weighted min_ttft multiplicative priced_ttft pstack_loadaware
-        random round_robin session_affinity smg_cache_aware vllm_least_loaded weighted"""
+        random round_robin session_affinity size_aware smg_cache_aware vllm_least_loaded
+        weighted"""
     assert policy_names() == expected.split()
     for name in policy_names():
         p = get_policy(name)
@@ -121,10 +122,19 @@ def test_priced_ttft_is_min_ttft_without_queues_or_history() -> None:
     assert total("priced_ttft", fresh) == total("min_ttft", fresh)
 
 
+def test_size_aware_adds_the_delay_of_those_behind() -> None:
+    c = candidates(3, **TTFT)
+    c.mean_queue_s, c.mean_prefill_s = 6.0, 2.0
+    u, x = c.queue_s, c.transfer_s + c.fetched_prefill_s
+    assert total("size_aware", c) == pytest.approx(u + x + 0.5 * ((u + x) ** 2 - u**2))
+    c.mean_prefill_s = 0.0
+    assert total("size_aware", c) == pytest.approx(u + x)
+
+
 def test_only_the_ttft_policies_cost_fetching() -> None:
     c = candidates(3, **TTFT)
     using = [n for n in policy_names() if get_policy(n).score(c, Tunables()).uses_fetch]
-    assert using == ["min_ttft", "priced_ttft"]
+    assert using == ["min_ttft", "priced_ttft", "size_aware"]
 
 
 def test_least_prefill_work() -> None:
