@@ -103,6 +103,7 @@ def simulate_command(
     migration: o.MigrationOpt = False,
     hotspot: o.HotspotOpt = False,
     batching: o.BatchingOpt = False,
+    announce: o.AnnounceOpt = False,
     reject: o.RejectOpt = "off",
     load: o.Load = 1.0,
     seed: o.Seed = 0,
@@ -122,7 +123,8 @@ def simulate_command(
             prefill=prefill, decode=decode, both=both, profile=profile, mfu=mfu,
             cache_tokens=cache_tokens, host_cache_tokens=host_cache_tokens, link_gb_s=link_gb_s,
             fetch=fetch, cpp=cpp, migration=migration, hotspot=hotspot, batching=batching,
-            rejecting=reject, load=load, seed=seed, replay=replay, chunk_tokens=chunk_tokens,
+            announce=announce, rejecting=reject, load=load, seed=seed, replay=replay,
+            chunk_tokens=chunk_tokens,
         )  # fmt: skip
         workload, skipped = o.load_workload(trace, skip_bad=skip_bad, limit=limit)
         with _stoppable(f"simulate {policy}") as progress:
@@ -162,6 +164,7 @@ def compare_command(
     migration: o.MigrationOpt = False,
     hotspot: o.HotspotOpt = False,
     batching: o.BatchingOpt = False,
+    announce: o.AnnounceOpt = False,
     reject: o.RejectOpt = "off",
     replay: o.Replay = "time",
     chunk_tokens: o.Chunk = 0,
@@ -183,8 +186,8 @@ def compare_command(
             tbt_slo_ms=tbt_slo_ms, prefill=prefill, decode=decode, both=both, profile=profile,
             mfu=mfu, cache_tokens=cache_tokens, host_cache_tokens=host_cache_tokens,
             link_gb_s=link_gb_s, fetch=fetch, cpp=cpp, migration=migration, hotspot=hotspot,
-            batching=batching, rejecting=reject, replay=replay, chunk_tokens=chunk_tokens,
-            samples=samples if html else 0,
+            batching=batching, announce=announce, rejecting=reject, replay=replay,
+            chunk_tokens=chunk_tokens, samples=samples if html else 0,
         )  # fmt: skip
         for arm in arms:
             arm.scenario(base).tunables()
@@ -224,6 +227,7 @@ def sweep_command(
     cpp: o.CppOpt = False,
     migration: o.MigrationOpt = False,
     hotspot: o.HotspotOpt = False,
+    announce: o.AnnounceOpt = False,
     reject: o.RejectOpt = "off",
     load: o.Load = 1.0,
     seed: o.Seed = 0,
@@ -248,8 +252,8 @@ def sweep_command(
             policy=policy, params=fixed, ttft_slo_s=ttft_slo_s, tbt_slo_ms=tbt_slo_ms,
             prefill=prefill, decode=decode, both=both, profile=profile, mfu=mfu,
             cache_tokens=cache_tokens, host_cache_tokens=host_cache_tokens, link_gb_s=link_gb_s,
-            fetch=fetch, cpp=cpp, migration=migration, hotspot=hotspot, rejecting=reject, load=load,
-            seed=seed, replay=replay, chunk_tokens=chunk_tokens,
+            fetch=fetch, cpp=cpp, migration=migration, hotspot=hotspot, announce=announce,
+            rejecting=reject, load=load, seed=seed, replay=replay, chunk_tokens=chunk_tokens,
         )  # fmt: skip
         for axis in axes:
             for value in axis.values:

@@ -33,6 +33,13 @@ class CacheFeed:
         else:
             self._store(0.0, (keys, medium, parent))
 
+    def announce(self, keys: Sequence[int], held: int) -> None:
+        """A queued prompt will have left its blocks by the time a later one starts: the node's
+        queue is first come, first served. The first `held` blocks are there already."""
+        if len(keys) > held:
+            parent = keys[held - 1] if held else None
+            self.index.store(self.slot, keys[held:], parent=parent, root=self.root)
+
     def removed(self, keys: Sequence[int], medium: Medium) -> None:
         """Tell the index, at once or after the set delay."""
         if self.world.scenario.event_delay_s:

@@ -33,6 +33,9 @@ CppOpt = Annotated[bool, typer.Option("--cpp/--no-cpp", help="Pipeline groups fo
 MigrationOpt = Annotated[bool, typer.Option(help="Replicate hot prefixes.")]
 HotspotOpt = Annotated[bool, typer.Option(help="Two-stage hotspot detector.")]
 BatchingOpt = Annotated[bool, typer.Option(help="Group waiting requests by prefix.")]
+AnnounceOpt = Annotated[
+    bool, typer.Option(help="The index counts a prompt's blocks from when it is queued.")
+]
 RejectOpt = Annotated[
     str,
     typer.Option(

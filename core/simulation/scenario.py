@@ -72,6 +72,8 @@ class Scenario:
     speeds: tuple[float, ...] = ()
     """Relative speeds of the nodes, repeated over the fleet; empty means 1."""
     failures: tuple[Failure, ...] = ()
+    announce: bool = False
+    """Tell the index of a prompt's blocks when it joins a node's queue, not when they are there."""
     event_delay_s: float = 0.0
     """From a change of a node's cache to the index learning of it."""
     detect_s: float = 6.0

@@ -89,6 +89,7 @@ class World:
         )
         self.tunables = scenario.tunables()
         self.conductor = self._conductor()
+        self.feeds: dict[int, CacheFeed] = {}
         self.nodes = [self._node(i) for i in range(scenario.nodes)]
         self.planners = Planners(self)
         self.faults = Faults(self)
@@ -123,7 +124,7 @@ class World:
             prefill_cost=s.prefill_cost(i),
             cache=KvCache(
                 s.cache_tokens // block,
-                CacheFeed(self, slot),
+                self._feed(slot),
                 host_capacity=s.host_cache_tokens // block,
             ),
             hooks=self,
@@ -153,6 +154,10 @@ class World:
             speed=s.speed(i),
             can_fetch=s.fetch,
         )
+
+    def _feed(self, slot: Slot) -> CacheFeed:
+        feed = self.feeds[slot] = CacheFeed(self, slot)
+        return feed
 
     def _register(self, spec: NodeSpec) -> Slot:
         """Join the fleet as a healthy node whose event stream is attached and complete."""
@@ -254,6 +259,8 @@ class World:
         if decision.fetch_from is not None:
             self._fetch(now, job, node)
         node.enqueue(job, now)
+        if self.scenario.announce:
+            self.feeds[node.slot].announce(job.keys, node.cache.match(job.keys))
         return decision
 
     def _narrowed(self, request: Request, only: Slot) -> Request:

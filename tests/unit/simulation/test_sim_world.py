@@ -47,6 +47,7 @@ VARIANTS = {
     "migration": {"migration": True, "load": 3.0},
     "batching": {"batching": True, "load": 4.0},
     "uneven speeds": {"speeds": (1.0, 0.5, 2.0)},
+    "announced blocks": {"announce": True, "load": 5.0},
     "late events": {"event_delay_s": 0.2},
     "think": {"replay": "think", "decode": 1, "cache_tokens": 3_000_000},
     "failure": {"decode": 2, "failures": (Failure(node=1, at_s=10.0, down_s=15.0),)},
