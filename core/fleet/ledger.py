@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -338,16 +338,28 @@ class Ledger:
                 raise IntegrityError(f"ledger: {name} is {actual}, reservations say {expected}")
             if (actual < 0).any() or actual[fleet.prefilling + fleet.decoding == 0].any():
                 raise IntegrityError(f"ledger: {name} is negative, or not 0 when idle: {actual}")
-        for (slot, generation), place in self._places.items():
-            counted = len(place.queue), place.limits.total()
-            told = fleet.prefilling[slot], fleet.decoding[slot]
-            strictest = min(place.limits, default=np.inf)
-            if fleet.generation[slot] != generation or counted != told:
-                raise IntegrityError(f"ledger: slot {slot} owes {counted}, its row says {told}")
-            if fleet.strictest_tbt_s[slot] != strictest or (not place.ends and place.promised_kv):
-                raise IntegrityError(f"ledger: limits or promises of slot {slot} are stale")
         if self.begun != len(self.open) + self.closed.total():
             raise IntegrityError(f"ledger: {self.begun} begun, {self.closed.total()} closed")
+        ends = Counter((r.decision.decode_slot, r._ends_s) for r in self.open.values())
+        for (slot, generation), place in self._places.items():
+            if fleet.generation[slot] != generation:
+                raise IntegrityError(f"ledger: a past life of slot {slot} is still counted")
+            self._check_place(slot, place, ends)
+
+    def _check_place(
+        self, slot: int, place: _Place, ends: Mapping[tuple[int, float | None], int]
+    ) -> None:
+        fleet = self.fleet
+        counted = len(place.queue), place.limits.total()
+        told = fleet.prefilling[slot], fleet.decoding[slot]
+        strictest = min(place.limits, default=np.inf)
+        if counted != told:
+            raise IntegrityError(f"ledger: slot {slot} owes {counted}, its row says {told}")
+        if fleet.strictest_tbt_s[slot] != strictest:
+            raise IntegrityError(f"ledger: the strictest limit of slot {slot} is {strictest}")
+        for end, count in Counter(place.ends).items():
+            if ends.get((slot, end), 0) < count:
+                raise IntegrityError(f"ledger: slot {slot} expects an end nobody has, {end}")
 
     def _learn_mean(self, prefill_s: float) -> None:
         n = min(self.begun, _MEAN_OVER)

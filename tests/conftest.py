@@ -1,0 +1,31 @@
+"""Fixtures of more than one room: a throw-away Postgres server for the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from postgres_server import NoPostgres, PostgresServer
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A running server, shared by the tests that make databases in it and leave it running."""
+    try:
+        server = PostgresServer()
+    except NoPostgres as reason:
+        pytest.skip(str(reason))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path) -> str:
+    """URL of an empty database, of each kind in turn."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'records.db'}"
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    return server.new_database()
