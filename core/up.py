@@ -133,6 +133,7 @@ def _engine_argv(e: EmulationSettings, engine: Planned, state: Path, *, seed: in
         "kv-tokens": e.kv_tokens,
         "profile": e.profile,
         "time-scale": e.time_scale,
+        "tick-ms": e.tick_ms,
         "seed": seed,
         "state-file": state,
     }
