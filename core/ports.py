@@ -96,6 +96,9 @@ class OutcomeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     error: str = ""
     failed_node: str | None = None
     """Which node failed, where it was told apart from the one that worked last."""
+    prefill_node: str | None = None
+    """The decision's prefill node, so that latencies are known by node."""
+    decode_node: str | None = None
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,32 +199,6 @@ class RecordSink(Protocol):
 
     def counters(self) -> SinkCounters:
         """Figures for metrics and the console."""
-        ...
-
-
-class ControlStore(Protocol):
-    """Keeps administrative acts. Every method may block, and raises StoreError on failure."""
-
-    def revisions(self, *, limit: int = 100) -> Sequence[RevisionRecord]:
-        """Newest first, canary candidates included."""
-        ...
-
-    def revision(self, number: int) -> RevisionRecord:
-        """One of them; NotFound."""
-        ...
-
-    def scheduled(self, *, pending_only: bool = True) -> Sequence[ScheduledRecord]:
-        """Changes that wait for their time, earliest first; or the newest 200 of all."""
-        ...
-
-    def commit_act(
-        self,
-        *,
-        revision: RevisionRecord | None = None,
-        scheduled: Sequence[ScheduledRecord] = (),
-        events: Sequence[EventRecord] = (),
-    ) -> None:
-        """Store all of one act in one transaction; Conflict for a stale revision."""
         ...
 
 
@@ -355,7 +332,33 @@ class StoreCounts:
     nodes: int
 
 
-class RecordStore(Protocol):
+class ControlStore(Protocol):
+    """Keeps administrative acts. Every method may block, and raises StoreError on failure."""
+
+    def revisions(self, *, limit: int = 100) -> Sequence[RevisionRecord]:
+        """Newest first, canary candidates included."""
+        ...
+
+    def revision(self, number: int) -> RevisionRecord:
+        """One of them; NotFound."""
+        ...
+
+    def scheduled(self, *, pending_only: bool = True) -> Sequence[ScheduledRecord]:
+        """Changes that wait for their time, earliest first; or the newest 200 of all."""
+        ...
+
+    def commit_act(
+        self,
+        *,
+        revision: RevisionRecord | None = None,
+        scheduled: Sequence[ScheduledRecord] = (),
+        events: Sequence[EventRecord] = (),
+    ) -> None:
+        """Store all of one act in one transaction; Conflict for a stale revision."""
+        ...
+
+
+class RecordStore(ControlStore, Protocol):
     """Answers questions about stored records. Every method may block, and raises StoreError
     where the store cannot be read; call it from a thread, never on the decision path."""
 

@@ -1,0 +1,1 @@
+"""Changing a running scheduler: revisions, preview, shadow, canary, guard."""
