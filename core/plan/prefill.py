@@ -28,6 +28,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Rows = Any
 """Index of the candidate rows: an int array, or slice(None) for all."""
+_SENDERS_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def plan_fetch(
     wants = fleet.can_fetch[rows] & (own * t.fetch.balancing_threshold < reachable)
     if not wants.any():
         return None
-    source = _best_holder(fleet, match, reachable)
+    source = _sender(fleet, topology, match, reachable, rows, wants)
     latency, per_byte = topology.row(source)
     length = request.prompt_tokens
     prefill_s = _prefill_s(fleet, rows, length, reachable)
@@ -235,6 +236,21 @@ def _best_holder(fleet: FleetState, match: Ints, reachable: int) -> int:
     """The holder of the longest match whose sender is free first."""
     holders = np.flatnonzero(match == reachable)
     return int(holders[fleet.egress_until_s[holders].argmin()])
+
+
+def _sender(
+    fleet: FleetState, topology: Topology, match: Ints, reachable: int, rows: Rows, wants: Bools
+) -> int:
+    """The best holder, or among the first few of equals one that reaches a node that wants."""
+    holders = np.flatnonzero(match == reachable)
+    if len(holders) == 1:
+        return int(holders[0])
+    order = fleet.egress_until_s[holders].argsort(kind="stable")
+    ranked = holders[order[:_SENDERS_MAX]].tolist()
+    for slot in ranked:
+        if (topology.row(slot)[0][rows] < np.inf)[wants].any():
+            return int(slot)
+    return int(ranked[0])
 
 
 def _closeness(
