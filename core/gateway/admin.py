@@ -20,6 +20,7 @@ from core.domain import EventEndpoints, NodeId, NodeSpec, Place
 from core.errors import BadRequest, ConductorError, Invalid, NotFound, StoreError
 from core.explain import explain
 from core.gateway import errors, overview, stored
+from core.gateway.admin_control import control_routes, install_stale
 from core.ports import RecordStore, StoredDecision
 
 if TYPE_CHECKING:
@@ -45,7 +46,9 @@ def create_admin(service: Service) -> FastAPI:
     app.include_router(_node_routes(service), prefix=wire.API_PREFIX)
     app.include_router(_record_routes(service), prefix=wire.API_PREFIX)
     app.include_router(_tuning_routes(service), prefix=wire.API_PREFIX)
+    app.include_router(control_routes(service), prefix=wire.API_PREFIX)
     _install_errors(app, service)
+    install_stale(app, service)
     return app
 
 
@@ -64,7 +67,7 @@ def _live_routes(service: Service) -> APIRouter:
     async def tree(
         root: str = "", budget: Annotated[int, Query(ge=10, le=1000)] = 400
     ) -> wire.CacheTree:
-        return overview.cache_tree(service, root, budget)
+        return await overview.cache_tree(service, root, budget)
 
     @router.get("/series")
     async def series(
@@ -147,7 +150,7 @@ def _tuning_routes(service: Service) -> APIRouter:
 
     @router.put("/tunables")
     async def change(asked: wire.TunablesChange) -> wire.TunablesView:
-        service.change_tunables(
+        await service.control.change(
             asked.changes, base=asked.base, reason=asked.reason, author=asked.author
         )
         return overview.tunables_view(service)

@@ -170,7 +170,7 @@ def _buckets(found: LogHistogram, edges: tuple[float, ...]) -> list[tuple[str, f
         place = next((i for i, edge in enumerate(edges) if top <= edge * 1.000001), len(edges))
         counts[place] += count
     out, seen = [], 0.0
-    for edge, count in zip(edges, counts, strict=False):
-        seen += count
+    for edge, inside in zip(edges, counts, strict=False):
+        seen += inside
         out.append((f"{edge:g}", seen))
     return [*out, ("+Inf", seen + counts[-1])]

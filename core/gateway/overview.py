@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from core import wire
+from core.control.revisions import Kind
 from core.domain import NodeId
 from core.errors import BadRequest
 from core.gateway.live import STEP_S, Bucket
 from core.gateway.views import FleetViews, quantiles, totals
+from core.hashing import root_key
+from core.index.types import TreeCell
 from core.policy import get_policy, policy_names
 from core.tunables import leaves
 
@@ -146,14 +150,15 @@ def tunables_view(service: Service) -> wire.TunablesView:
         ],
         history=[
             wire.RevisionView(
-                revision=r.revision,
+                revision=r.number,
                 base=r.base,
                 at=r.at,
                 author=r.author,
                 reason=r.reason,
                 changes={path: list(pair) for path, pair in r.changes.items()},
             )
-            for r in service.revisions.history
+            for r in service.control.book.history()
+            if r.kind is not Kind.CANARY
         ],
     )
 
@@ -194,30 +199,56 @@ def hot_prefixes(service: Service, limit: int) -> wire.HotPrefixes:
     )
 
 
-def cache_tree(service: Service, root: str, budget: int) -> wire.CacheTree:
-    """GET /cache/tree; `root` is a cell's key, empty for the whole index."""
+async def cache_tree(service: Service, root: str, budget: int) -> wire.CacheTree:
+    """GET /cache/tree; `root` is a cell's key, empty for the whole index. The walk lets other
+    work run between its slices."""
     index = service.conductor.index
-    cells = index.tree(service.clock.now(), _key(root), budget=budget)
-    stats = index.stats()
+    slices = index.tree_slices(service.clock.now(), _key(root), budget=budget)
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            cells: list[TreeCell] = end.value
+            break
+        await asyncio.sleep(0)
+    names, stats = _root_names(service), index.stats()
     return wire.CacheTree(
-        cells=[
-            wire.TreeCellView(
-                key=cell.key if isinstance(cell.key, str) else f"{cell.key:016x}",
-                parent="" if cell.parent is None else f"{cell.parent:016x}",
-                label=cell.label,
-                depth_tokens=cell.depth_tokens,
-                blocks=cell.blocks,
-                tokens=cell.tokens,
-                holders=cell.holders,
-                hits=float(cell.hits),
-                age_s=cell.age_s,
-            )
-            for cell in cells
-        ],
+        cells=[_cell(cell, names) for cell in cells],
         entries=stats.entries,
         entries_max=stats.entries_max,
         memory_bytes=stats.memory_bytes,
     )
+
+
+def _cell(cell: TreeCell, names: Mapping[int, str]) -> wire.TreeCellView:
+    parent = "" if cell.parent is None else f"{cell.parent:016x}"
+    if cell.others:
+        key, label = f"others:{parent}", f"others ({cell.others})"
+    elif cell.parent is None:
+        key, label = f"{cell.key:016x}", names.get(cell.key, "")
+    else:
+        key, label = f"{cell.key:016x}", f"{cell.blocks} blocks"
+    return wire.TreeCellView(
+        key=key,
+        parent=parent,
+        label=label or key,
+        depth_tokens=cell.depth_tokens,
+        blocks=cell.blocks,
+        tokens=cell.tokens,
+        holders=cell.holders,
+        hits=float(cell.hits),
+        age_s=cell.age_s,
+    )
+
+
+def _root_names(service: Service) -> dict[int, str]:
+    """Root key -> what its caches have in common, for the roots without a salt."""
+    names: dict[int, str] = {}
+    for served, (base, adapter) in service.names.table().items():
+        for size in service.conductor.block_sizes(base, adapter):
+            key = root_key(base, adapter=adapter, block_size=size)
+            names[key] = f"{served}, {size}-token blocks"
+    return names
 
 
 def _key(text: str) -> int | None:

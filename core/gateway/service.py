@@ -19,6 +19,7 @@ from typing import Literal, Protocol, Self
 from core.audit import OpenDecision, Recorder
 from core.clock import Clock
 from core.conductor import Conductor
+from core.control.plane import ControlPlane
 from core.domain import (
     Decision,
     EngineKind,
@@ -44,7 +45,6 @@ from core.gateway.intake import Names, OutputLengths
 from core.gateway.limits import Limits
 from core.gateway.live import Live
 from core.gateway.problems import problems
-from core.gateway.revisions import Revisions
 from core.gateway.upkeep import Upkeep
 from core.gateway.upstream import Upstream, make_session
 from core.ports import RecordSink, RecordStore, SinkCounters
@@ -118,8 +118,15 @@ class Service:
         self.lengths = OutputLengths()
         self.elsewhere = Elsewhere(self)
         self.indexer = Indexer(self)
-        self.revisions = Revisions(conductor, clock)
         self.upkeep = Upkeep(self)
+        self.control = ControlPlane(
+            conductor,
+            clock,
+            store=store,
+            rng=random.Random(self.rng.getrandbits(64)),
+            record_event=lambda kind, data: self.record_event(kind, "", data),
+            lag_s=lambda: self.upkeep.lag_s,
+        )
         self.counters: Counter[str] = Counter()
         self.stopping = False
         self._ids = 0
@@ -136,6 +143,8 @@ class Service:
         self._upstream = Upstream(session)
         self._stack.push_async_callback(self.upkeep.stop)
         self.upkeep.start()
+        self._stack.push_async_callback(self.control.stop)
+        await self.control.start()
         return self
 
     async def __aexit__(
@@ -190,11 +199,13 @@ class Service:
         """
         began = perf_counter()
         now = self.clock.now()
-        decided = self.conductor.decide(request, now)
+        decided = self.control.decide(request, now)
         took = perf_counter() - began
         if what_if:
             self.counters["what_if"] += 1
-        elif isinstance(decided, Rejection):
+            return decided
+        self.control.decided(decided, took, now)
+        if isinstance(decided, Rejection):
             self.live.rejected(took, now)
             self.counters[f"rejected.{decided.code}"] += 1
             if self.recorder is not None:
@@ -222,7 +233,9 @@ class Service:
             self.recorder.outcome(opened, outcome, self.clock.wall())
         if outcome.failed_node is not None:
             self.suspect(outcome.failed_node)
-        self.live.finished(d, outcome, now, good=self._met_limits(d.request, outcome))
+        good = self._met_limits(d.request, outcome)
+        self.live.finished(d, outcome, now, good=good)
+        self.control.finished(d, outcome, now, good=good)
         self.counters[f"outcome.{outcome.kind}"] += 1
         if outcome.kind is OutcomeKind.OK and outcome.output_tokens:
             self.lengths.observe(d.request.model, outcome.output_tokens)
@@ -313,20 +326,6 @@ class Service:
             events = board.reset(slot, now, reason=reason, actor=author, hold_s=seconds)
         for event in events:
             self.conductor.note(event)
-
-    def change_tunables(
-        self, changes: Mapping[str, object], *, base: int, reason: str, author: str
-    ) -> None:
-        """Apply a change of live parameters as a new revision, recorded with its reason."""
-        made = self.revisions.change(changes, base=base, reason=reason, author=author)
-        data = {
-            "revision": made.revision,
-            "base": made.base,
-            "author": made.author,
-            "reason": made.reason,
-            "changes": {path: list(pair) for path, pair in made.changes.items()},
-        }
-        self.record_event("tunables.changed", "", data)
 
     def record_event(self, kind: str, node: str, data: Mapping[str, object]) -> None:
         """Keep a transition, if anybody keeps them."""

@@ -6,7 +6,6 @@ closed connection for an abort, and have dropped the request within a tenth of a
 
 from __future__ import annotations
 
-import errno
 import io
 from types import TracebackType
 from typing import Self
@@ -123,23 +122,20 @@ class NodeGone(EngineUnreachable):
 
 def unreachable(error: BaseException) -> EngineFault:
     """The fault behind an exception that came before the answer's head."""
-    if isinstance(error, (aiohttp.ServerDisconnectedError, ConnectionResetError)):
-        return NodeGone("the engine closed the connection without an answer")
     if isinstance(error, (aiohttp.ServerTimeoutError, TimeoutError)):
         return EngineUnreachable("the engine did not accept a connection in time")
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return EngineUnreachable("the node's host name could not be resolved")
     if isinstance(error, aiohttp.InvalidURL):
         return EngineUnreachable("the node's address is no URL")
-    if isinstance(error, aiohttp.ClientResponseError):
-        return EngineBroken("the engine's answer is no HTTP")
-    if isinstance(error, OSError):
-        if error.errno in (errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE):
-            return NodeGone("the engine refused or reset the connection")
-        return EngineUnreachable("the engine could not be reached")
-    return EngineBroken(f"the engine's connection failed: {type(error).__name__}")
+    if isinstance(error, (OSError, aiohttp.ServerDisconnectedError)):
+        return NodeGone("the engine refused the connection, or closed it without an answer")
+    return EngineBroken(f"the engine's answer is no HTTP: {type(error).__name__}")
 
 
 def broken(error: BaseException) -> EngineFault:
-    """The fault behind an exception in the middle of an answer's body."""
-    if isinstance(error, (OSError, aiohttp.ClientConnectionError)):
+    """The fault behind an exception in the middle of an answer's body: nearly always a
+    connection that ended too soon."""
+    if isinstance(error, (OSError, aiohttp.ClientConnectionError, aiohttp.ClientPayloadError)):
         return NodeGone("the engine's connection broke in the middle of its answer")
     return EngineBroken("the engine's answer broke off")

@@ -1,6 +1,7 @@
 """A publisher that speaks the observed event wire, with the faults a test asks for."""
 
 import asyncio
+import threading
 from typing import Self
 
 import zmq
@@ -26,6 +27,7 @@ class WirePublisher:
         self.framing = framing
         self.silent = False
         self.replays = True
+        self.replay_endpoint = ""
         self.forget_below = 0
         self.asked: list[int] = []
         self.next = 0
@@ -52,12 +54,14 @@ class WirePublisher:
 
     def _bind(self, kind: int, port: int) -> zmq.asyncio.Socket:
         socket = self._context.socket(kind)
+        socket.setsockopt(zmq.SNDHWM, 0)
         socket.bind(f"tcp://127.0.0.1:{port or '*'}")
         return socket
 
     @property
     def endpoints(self) -> EventEndpoints:
         live, replay = (f"tcp://127.0.0.1:{p}" for p in self._ports)
+        replay = self.replay_endpoint or replay
         return EventEndpoints(
             live=live, replay=replay if self.replays else None, topic=self.topic.decode()
         )
@@ -107,3 +111,36 @@ async def until(condition, *, within_s: float = 10.0, what: str = "") -> None:
         if asyncio.get_running_loop().time() > deadline:
             raise AssertionError(f"not within {within_s} s: {what or condition}")
         await asyncio.sleep(0.01)
+
+
+class HastyReplay(threading.Thread):
+    """Answers replays as vLLM does: in one go, with a short queue whose overflow is dropped."""
+
+    def __init__(self, batches: list[bytes], *, queue: int) -> None:
+        super().__init__(daemon=True)
+        self._batches = batches
+        self._context = zmq.Context()
+        self._router = self._context.socket(zmq.ROUTER)
+        self._router.setsockopt(zmq.SNDHWM, queue)
+        self._router.setsockopt(zmq.SNDBUF, 4096)
+        self._router.bind("tcp://127.0.0.1:*")
+        self.endpoint = self._router.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
+        self.asked: list[int] = []
+        self._stopping = False
+
+    def run(self) -> None:
+        while not self._stopping:
+            if not self._router.poll(20):
+                continue
+            peer, _, start = self._router.recv_multipart()
+            self.asked.append(int.from_bytes(start, "big"))
+            for sequence in range(self.asked[-1], len(self._batches)):
+                number = sequence.to_bytes(8, "big")
+                self._router.send_multipart([peer, b"", b"t", number, self._batches[sequence]])
+            self._router.send_multipart([peer, b"", b"", END, b""])
+
+    def stop(self) -> None:
+        self._stopping = True
+        self.join()
+        self._router.close(linger=0)
+        self._context.term()

@@ -15,7 +15,7 @@ from core.engines.stream_tools import StreamRules, StreamTools
 from core.engines.transport import NodeStream
 from core.hashing import chain, root_key, token_array
 from core.index.event_stream import Status
-from tests.integration.engine_wire import WirePublisher, until
+from tests.integration.engine_wire import HastyReplay, WirePublisher, until
 
 NODE = NodeId("n")
 SIZE = 16
@@ -276,6 +276,23 @@ async def test_a_node_without_replay_takes_the_stream_as_it_comes():
             await until(lambda: node.match(1) == 32)
             assert node.trust is Trust.EXACT
             assert publisher.asked == []
+
+
+async def test_replies_that_a_publisher_drops_are_asked_for_again():
+    hasty = HastyReplay([stored(name, 4) for name in range(3000)], queue=500)
+    hasty.start()
+    try:
+        async with WirePublisher() as publisher:
+            publisher.replay_endpoint = hasty.endpoint
+            patient = SocketLimits(replay_idle_s=1.5)
+            async with followed(publisher, audit_s=99.0, sockets=patient) as node:
+                await until(lambda: node.trust is Trust.EXACT, within_s=40, what="all of it")
+                assert node.match(0) == node.match(1500) == node.match(2999) == 64
+                assert node.stream.status.cursor.applied == 3000
+                assert len(hasty.asked) > 1, "nothing was dropped: the queue is too long to tell"
+                assert node.stream.status.cursor.forgotten == 0
+    finally:
+        hasty.stop()
 
 
 async def test_a_storm_leaves_the_loop_to_others():

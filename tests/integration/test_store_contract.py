@@ -1,17 +1,11 @@
-"""The contract of the record store, run against every database it supports.
-
-CONDUCTOR_TEST_DATABASES adds databases: URLs separated by spaces. Each must be empty or of a
-former run; it is emptied before every test.
-"""
+"""The contract of the record store, run against every database it supports."""
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,26 +26,15 @@ from core.ports import (
     RevisionRecord,
     StoredDecision,
 )
-from storage import migrate
 from storage.store import Storage, Store, open_storage
 
 T0 = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
-DATABASES = ["sqlite", *os.environ.get("CONDUCTOR_TEST_DATABASES", "").split()]
 HOSTILE = ["", "'", '"', "%", "_", "a%b", "'; DROP TABLE decisions; --", "\\", "é\u202e", "*"]
 
 
-@pytest.fixture(params=DATABASES, ids=lambda url: url.partition(":")[0])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'records.db'}"
-    migrate.upgrade(request.param)
-    migrate.downgrade(request.param, "base")
-    return str(request.param)
-
-
 @pytest.fixture
-def storage(url: str) -> Iterator[Storage]:
-    with open_storage(url) as opened:
+def storage(database_url: str) -> Iterator[Storage]:
+    with open_storage(database_url) as opened:
         yield opened
 
 
@@ -540,10 +523,10 @@ def test_counts(storage):
     assert counts.open == 1, "an outcome whose decision is not there yet closes nothing"
 
 
-def test_records_survive_a_new_start(url):
-    with open_storage(url) as one:
+def test_records_survive_a_new_start(database_url):
+    with open_storage(database_url) as one:
         keep(one, decision(1), outcome(1))
-    with open_storage(url) as two:
+    with open_storage(database_url) as two:
         keep(two, decision(2))
         assert found(two.store) == [2, 1]
 
