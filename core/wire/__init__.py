@@ -20,6 +20,18 @@ GET      /series                         query: window=live|minutes, from, to ->
 GET      /tunables                       -> TunablesView
 PUT      /tunables                       TunablesChange -> TunablesView (409 stale, 422 field)
 GET      /policies                       -> PolicyList
+GET      /revisions                      query: limit -> RevisionList
+POST     /revisions                      RevisionAsk, If-Match -> FullRevision (409 StaleBody)
+POST     /revisions/rollback             RollbackAsk -> FullRevision
+GET      /revisions/{n}                  -> FullRevision
+GET      /revisions/{n}/diff             query: to -> RevisionDiff
+GET      /scheduled                      query: all -> ScheduledList
+POST     /scheduled                      ScheduleAsk -> ScheduledView
+POST     /scheduled/{id}/cancel          Why -> ScheduledView
+POST     /preview                        PreviewAsk -> PreviewView
+GET      /shadow, /canary, /guard        -> ShadowView, CanaryView, GuardView
+POST     /shadow/start, /canary/start    TrialAsk -> ShadowView, CanaryAsk -> CanaryView
+POST     /shadow/stop, /canary/stop      Why -> ShadowView, CanaryView
 GET      /cache/hot                      query: limit -> HotPrefixes
 GET      /cache/tree                     query: root, budget -> CacheTree
 =======  ==============================  =================================================
@@ -43,6 +55,34 @@ from core.wire.cache import (
     HotPrefixes,
     HotPrefixView,
     TreeCellView,
+)
+from core.wire.control import (
+    CanaryAsk,
+    CanaryView,
+    ComparedView,
+    EffectView,
+    ExampleView,
+    ExpectedView,
+    FullRevision,
+    GuardView,
+    MoveView,
+    PreviewAsk,
+    PreviewFigures,
+    PreviewView,
+    ReplayView,
+    RevisionAsk,
+    RevisionDiff,
+    RevisionList,
+    RollbackAsk,
+    ScheduleAsk,
+    ScheduledList,
+    ScheduledView,
+    ShadowView,
+    SideView,
+    StaleBody,
+    StaleDetail,
+    TrialAsk,
+    Why,
 )
 from core.wire.decisions import (
     CandidateView,
@@ -93,19 +133,28 @@ __all__ = [
     "BreakerAction",
     "BreakerView",
     "CacheTree",
+    "CanaryAsk",
+    "CanaryView",
     "CandidateView",
+    "ComparedView",
     "DecisionDetail",
     "DecisionPage",
     "DecisionQuery",
     "DecisionRow",
     "Done",
+    "EffectView",
     "ErrorBody",
     "ErrorDetail",
     "EventsAsk",
+    "ExampleView",
+    "ExpectedView",
     "FleetState",
+    "FullRevision",
+    "GuardView",
     "HealthView",
     "HotPrefixView",
     "HotPrefixes",
+    "MoveView",
     "NodeList",
     "NodeLoad",
     "NodeRegistration",
@@ -115,15 +164,32 @@ __all__ = [
     "PlaceView",
     "PolicyList",
     "PolicyView",
+    "PreviewAsk",
+    "PreviewFigures",
+    "PreviewView",
     "Quantiles",
+    "ReplayView",
+    "RevisionAsk",
+    "RevisionDiff",
+    "RevisionList",
     "RevisionView",
+    "RollbackAsk",
+    "ScheduleAsk",
+    "ScheduledList",
+    "ScheduledView",
     "SelectionView",
     "Series",
     "SeriesPoint",
     "ServiceView",
+    "ShadowView",
+    "SideView",
+    "StaleBody",
+    "StaleDetail",
     "Totals",
     "TreeCellView",
+    "TrialAsk",
     "TunableView",
     "TunablesChange",
     "TunablesView",
+    "Why",
 ]
