@@ -96,6 +96,7 @@ class Link:
             self._status.messages += len(messages)
             self._status.last_message_s = self._tools.clock.now()
             self._on_messages(messages)
+            await asyncio.sleep(0)  # more may be there already; everybody gets a turn
 
     def _changed(self, up: bool) -> None:
         was_up, self._status.connected = self._status.connected, up

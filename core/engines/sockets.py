@@ -32,9 +32,12 @@ class SocketLimits:
 
     queue_messages: int = 20_000
     """Live messages waiting in the socket; more are lost and come back by replay."""
+    replay_messages: int = 20_000
+    """Replay answers waiting in the socket: twice the engines' usual buffer. They send without
+    looking, and what does not fit between them and us is dropped on their side."""
     message_bytes: int = PAYLOAD_BYTES_MAX + 1024
-    drain_messages: int = 64
-    """Live messages taken in one go."""
+    drain_messages: int = 16
+    """Messages taken in one round of the event loop."""
     replay_idle_s: float = 2.0
     replay_total_s: float = 120.0
     heartbeat_ms: int = 2000
@@ -125,11 +128,16 @@ class EventSockets:
         dealer = self._context.socket(zmq.DEALER)
         try:
             self._bound(dealer)
+            dealer.setsockopt(zmq.RCVHWM, self._limits.replay_messages)
             assert self._endpoints.replay is not None, "ask `replays` first"
             dealer.connect(self._endpoints.replay)
             await dealer.send_multipart([b"", max(start, 0).to_bytes(8, "big")])
-            ended = False
+            ended, taken = False, 0
             while not ended:
+                taken += 1
+                if taken % self._limits.drain_messages == 0:
+                    # What is there already is taken without a pause: let others have the loop.
+                    await asyncio.sleep(0)
                 left = min(self._limits.replay_idle_s, deadline - loop.time())
                 frames = await self._answer(dealer, left)
                 ended = len(frames) > 1 and frames[-2] == _END

@@ -279,7 +279,7 @@ async def test_a_node_without_replay_takes_the_stream_as_it_comes():
 
 
 async def test_replies_that_a_publisher_drops_are_asked_for_again():
-    hasty = HastyReplay([stored(name, 4) for name in range(3000)], queue=500)
+    hasty = HastyReplay([stored(name, 4) for name in range(3000)], queue=200)
     hasty.start()
     try:
         async with WirePublisher() as publisher:
