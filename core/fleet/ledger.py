@@ -340,7 +340,7 @@ class Ledger:
                 raise IntegrityError(f"ledger: {name} is negative, or not 0 when idle: {actual}")
         if self.begun != len(self.open) + self.closed.total():
             raise IntegrityError(f"ledger: {self.begun} begun, {self.closed.total()} closed")
-        ends = Counter((r.decision.decode_slot, r._ends_s) for r in self.open.values())
+        ends = Counter((int(r.decision.decode_slot), r._ends_s) for r in self.open.values())
         for (slot, generation), place in self._places.items():
             if fleet.generation[slot] != generation:
                 raise IntegrityError(f"ledger: a past life of slot {slot} is still counted")

@@ -59,7 +59,7 @@ class StandingCache:
             return found
         again = [(Reason.ALREADY_TRIED, ~_rows(fleet, request.tried))]
         more = _narrow(fleet, found.mask, again)
-        return Standing(more.mask, more.count, {**found.excluded, **more.excluded})
+        return Standing(more.mask, more.count, _joined(found.excluded, more.excluded))
 
 
 def narrowed(fleet: FleetState, before: Standing, checks: list[Check]) -> Standing:
@@ -71,7 +71,7 @@ def narrowed(fleet: FleetState, before: Standing, checks: list[Check]) -> Standi
     if count == before.count:
         return before
     fallen = _narrow(fleet, before.mask, checks)
-    return Standing(fallen.mask, fallen.count, {**before.excluded, **fallen.excluded})
+    return Standing(fallen.mask, fallen.count, _joined(before.excluded, fallen.excluded))
 
 
 def prefill_checks(fleet: FleetState, request: Request, batches: Floats) -> list[Check]:
@@ -126,9 +126,14 @@ def _narrow(fleet: FleetState, mask: Bools, checks: list[Check]) -> Standing:
     for reason, good in checks:
         fallen = np.flatnonzero(mask & ~good)
         if len(fallen):
-            excluded[reason] = tuple(fleet.node_at(int(i)) for i in fallen)
+            nodes = tuple(fleet.node_at(slot) for slot in fallen.tolist())
+            excluded[reason] = excluded.get(reason, ()) + nodes
             mask = mask & good
     return Standing(mask, int(np.count_nonzero(mask)), excluded)
+
+
+def _joined(before: Excluded, fallen: Excluded) -> Excluded:
+    return {**before, **{why: before.get(why, ()) + nodes for why, nodes in fallen.items()}}
 
 
 def _rows(fleet: FleetState, nodes: frozenset[NodeId]) -> Bools:

@@ -157,3 +157,13 @@ def test_a_batch_without_a_free_slot_takes_nobody():
     f = fleet(spec("a", batch_max=4), spec("b", batch_max=4))
     f.decoding[:2] = [4, 3]
     assert decoded(f, request()).excluded == {Reason.BATCH_CAP: ("a",)}
+
+
+def test_reasons_of_later_checks_join_the_earlier_ones():
+    f = fleet(spec("a"), spec("b"), spec("c"))
+    only = np.zeros(f.capacity, np.bool_)
+    only[f.slot(NodeId("c"))] = True
+    not_a = np.arange(f.capacity) > 0
+    first = narrowed(f, standing(f, request()), [(Reason.NO_PATH, not_a)])
+    assert first.excluded == {Reason.NO_PATH: ("a",)}
+    assert narrowed(f, first, [(Reason.NO_PATH, only)]).excluded == {Reason.NO_PATH: ("a", "b")}
