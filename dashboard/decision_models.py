@@ -118,7 +118,7 @@ def _outcome_tile(row: wire.DecisionRow) -> Tile:
     elif o is None:
         sub = "no outcome yet"
     else:
-        tokens = "" if o.output_tokens is None else f"{fmt.count(o.output_tokens)} tokens"
+        tokens = "" if o.output_tokens is None else f"{fmt.count(o.output_tokens)} output tokens"
         sub = ", ".join(t for t in (tokens, f"in {fmt.seconds(o.e2e_s)}", o.error) if t)
     value = str(row.status) if not row.routed else words
     word = row.code or ("placed" if row.routed else "rejected")

@@ -29,10 +29,13 @@ def free_port() -> int:
 class Stack:
     """Engines with the given roles, a service that knows them, and a console on it."""
 
-    def __init__(self, folder: Path, *, roles: Sequence[str] = (), console: bool = True) -> None:
+    def __init__(
+        self, folder: Path, *, roles: Sequence[str] = (), console: bool = True, speed: float = 2.0
+    ) -> None:
         self._folder = folder
         self._roles = roles
         self._console = console
+        self._speed = speed
         self._processes = Processes(folder / "logs")
         self.service: Child | None = None
         self.engines: dict[str, Child] = {}
@@ -86,6 +89,12 @@ class Stack:
                 )
                 assert answer.status_code == 200, answer.text
 
+    def start_workload(self, *, rate: float, seed: int) -> None:
+        """Seeded chat traffic until the stack ends."""
+        argv = [sys.executable, "-m", "core.cli", "workload", "--url", self.url]
+        argv += ["--model", MODEL, "--rate", str(rate), "--seed", str(seed)]
+        self._processes.start("workload", argv)
+
     def get(self, path: str, **params: Any) -> Any:
         """An answer of the admin API."""
         answer = httpx.get(f"{self.url}/admin/v1{path}", params=params, trust_env=False)
@@ -98,14 +107,15 @@ class Stack:
         argv = [
             sys.executable, "-m", "core.engines.emulated", "--name", name, "--role", role,
             "--model", MODEL, "--port", "0", "--events-port", "0", "--replay-port", "0",
-            "--profile", "tiny-emulated", "--time-scale", "2", "--state-file", str(state),
+            "--profile", "tiny-emulated", "--time-scale", str(self._speed),
+            "--state-file", str(state),
         ]  # fmt: skip
         child = self._processes.start(name, argv)
         self.engines[name] = child
         wait_until(state.exists, child, timeout_s=START_S, what="its address")
         return {
             "id": name, "url": json.loads(state.read_text())["url"], "engine": "emulated",
-            "role": role, "profile": "tiny-emulated", "speed": 2.0, "kv_transfer": "nixl",
+            "role": role, "profile": "tiny-emulated", "speed": self._speed, "kv_transfer": "nixl",
             "links": ["roce"],
         }  # fmt: skip
 
