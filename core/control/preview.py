@@ -1,8 +1,9 @@
 """What a change would do, before it is made: recorded decisions made again under it. Pure.
 
-Each decision is made again in the state of the fleet in which it was made. That says where
-requests would go, not how queues would then grow: the direction of hit and imbalance shows,
-their size after a while does not; for that there is the replay (`core.control.replay`).
+Each decision is made again in the state of the fleet in which it was made, with the load that
+earlier moves would have shifted (`core.control.feedback`). Caches stay as they were recorded: the
+direction of hit and imbalance shows, their size after a while does not; for that there is the
+replay in the simulator (`core.control.replay`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from random import Random
 
 import numpy as np
 
+from core.control.feedback import Feedback, play
 from core.control.rescoring import (
     COLUMNS,
     Context,
@@ -30,6 +32,8 @@ from core.tunables import Tunables, diff
 
 MOVES_MAX = 50
 EXAMPLES = 10
+Pick = tuple[Recorded, int]
+"""Candidates, and the row chosen of them."""
 _SCORING = frozenset({"policy", "load"} | set(policy_names()) | {"dynamo"})
 """Groups of parameters that re-scoring sees."""
 
@@ -114,14 +118,15 @@ def preview(
     def context() -> Context:
         return Context(mean_prefill_s=mean_prefill_s, rng=Random(seed))
 
-    new = context()
-    adapted = [_with_load(r, live, proposed) for r in rows]
-    chosen = [choice(r, proposed, new) for r in adapted]
+    def played(t: Tunables) -> list[tuple[Recorded, int]]:
+        return play(rows, t, context(), Feedback(rows, live, t))
+
+    used = context()
+    picks = play(rows, proposed, used, Feedback(rows, live, proposed))
     again = context()
-    same = [
-        choice(r, live, again) == r.chosen for r in rows if r.stored.decision.policy == live.policy
-    ]
-    moved = [(r, row) for r, row in zip(adapted, chosen, strict=True) if row != r.chosen]
+    own = [r for r in rows if r.stored.decision.policy == live.policy]
+    same = [choice(r, live, again) == r.chosen for r in own]
+    moved = [(r, row) for r, row in picks if row != r.chosen]
     pairs = Counter((r.nodes[r.chosen], r.nodes[row]) for r, row in moved)
     return Report(
         decisions=len(rows),
@@ -130,20 +135,20 @@ def preview(
         moves=tuple(
             Move(source=a, target=b, count=n) for (a, b), n in pairs.most_common(MOVES_MAX)
         ),
-        before=_figures(rows, [r.chosen for r in rows]),
-        after=_figures(rows, chosen),
+        before=_figures([(r, r.chosen) for r in rows]),
+        after=_figures(picks),
         examples=_examples(moved, proposed, context()),
-        effects=_effects(adapted, live, proposed, chosen, context),
+        effects=_effects(picks, live, proposed, played, context),
         fidelity=sum(same) / len(same) if same else None,
-        assumptions=_assumptions(rows, new, live, proposed),
+        assumptions=_assumptions(rows, used, live, proposed, moved=len(moved)),
     )
 
 
 # -- figures ---------------------------------------------------------------------------------
 
 
-def _figures(rows: Sequence[Recorded], chosen: Sequence[int]) -> Figures:
-    if not rows:
+def _figures(picks: Sequence[Pick]) -> Figures:
+    if not picks:
         return Figures(
             ttft_mean_s=None,
             ttft_p90_s=None,
@@ -152,12 +157,11 @@ def _figures(rows: Sequence[Recorded], chosen: Sequence[int]) -> Figures:
             imbalance=None,
             imbalance_requests=None,
         )
-    picks = list(zip(rows, chosen, strict=True))
     ttft = np.array([_ttft_s(r, row) for r, row in picks])
     tbt = [t for r, row in picks if (t := _tbt_s(r, row)) is not None]
-    prompt = sum(r.stored.decision.prompt_tokens for r in rows)
+    prompt = sum(r.stored.decision.prompt_tokens for r, _ in picks)
     matched = sum(float(r.columns["match_tokens"][row]) for r, row in picks)
-    nodes = {node for r in rows for node in r.nodes}
+    nodes = {node for r, _ in picks for node in r.nodes}
     work: dict[str, float] = {}
     for r, row in picks:
         spent_s = float(r.columns["fetched_prefill_s"][row])
@@ -218,10 +222,10 @@ def _examples(
 
 
 def _effects(
-    rows: Sequence[Recorded],
+    picks: Sequence[Pick],
     live: Tunables,
     proposed: Tunables,
-    chosen: Sequence[int],
+    played: Callable[[Tunables], list[Pick]],
     context: Callable[[], Context],
 ) -> tuple[Effect, ...]:
     out = []
@@ -232,19 +236,21 @@ def _effects(
             without = proposed.changed({path: old})
         except Invalid:  # weights that only sum to 1 together have no effect of their own
             continue
-        out.append(_effect(rows, path, without, proposed, chosen, context()))
+        others = played(without)
+        out.append(_effect(picks, others, path, without, proposed, context()))
     return tuple(out)
 
 
 def _effect(
-    rows: Sequence[Recorded],
+    picks: Sequence[Pick],
+    others: Sequence[Pick],
     path: str,
     without: Tunables,
     proposed: Tunables,
-    chosen: Sequence[int],
     context: Context,
 ) -> Effect:
-    differs = sum(choice(r, without, context) != row for r, row in zip(rows, chosen, strict=True))
+    rows = [r for r, _ in picks]
+    differs = sum(a[1] != b[1] for a, b in zip(others, picks, strict=True))
     constant: tuple[str, ...] = ()
     if differs or not rows:
         text = (
@@ -316,26 +322,8 @@ def _constant_inputs(
 # -- what it rests on ------------------------------------------------------------------------
 
 
-def _with_load(r: Recorded, live: Tunables, proposed: Tunables) -> Recorded:
-    """load(n) under another horizon: its queue part is known, the rest as far as it showed."""
-    old, new = live.load.horizon_s, proposed.load.horizon_s
-    if old == new:
-        return r
-    load, wait = r.columns["load"], r.columns["queue_s"]
-    rest = np.where(load > wait / old * (1 + 1e-3), load, r.columns["kv_usage"])
-    adapted = np.minimum(np.maximum(wait / new, rest), 1.0)
-    return Recorded(
-        stored=r.stored,
-        nodes=r.nodes,
-        chosen=r.chosen,
-        columns={**r.columns, "load": adapted},
-        size=r.size,
-        tbt_s=r.tbt_s,
-    )
-
-
 def _assumptions(
-    rows: Sequence[Recorded], used: Context, live: Tunables, proposed: Tunables
+    rows: Sequence[Recorded], used: Context, live: Tunables, proposed: Tunables, *, moved: int
 ) -> tuple[str, ...]:
     out = [
         f"records do not keep {name}; it is taken as equal on all nodes"
@@ -349,6 +337,8 @@ def _assumptions(
         out.append("records do not keep inflight_tokens; queued_tokens stand in")
     if proposed.policy == "priced_ttft":
         out.append("the mean prefill time is the window's")
+    if moved:
+        out.append("what moved requests leave in caches is not seen: hit is what was held then")
     cut = sum(r.size > len(r.nodes) for r in rows)
     if cut:
         out.append(f"{cut} decisions had more candidates than were kept (16 best and the chosen)")
