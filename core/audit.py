@@ -55,12 +55,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenDecision:
-    """What an outcome must know of its decision: id, UTC time and the limits in force."""
+    """What an outcome must know of its decision: id, UTC time, limits in force, nodes."""
 
     id: str
     at: datetime
     ttft_slo_s: float
     tbt_slo_s: float
+    prefill_node: str | None = None
+    decode_node: str | None = None
 
 
 def decision_record(
@@ -103,11 +105,14 @@ def open_decision(
 ) -> OpenDecision:
     """The handle by which the outcome of `decision` is recorded later."""
     limits, request = slo or Slo(), decision.request
+    placed = decision if isinstance(decision, Decision) else None
     return OpenDecision(
         id=decision.id,
         at=at,
         ttft_slo_s=limits.ttft_s if request.ttft_slo_s is None else request.ttft_slo_s,
         tbt_slo_s=limits.tbt_s if request.tbt_slo_s is None else request.tbt_slo_s,
+        prefill_node=placed.prefill if placed else None,
+        decode_node=placed.decode if placed else None,
     )
 
 
@@ -134,6 +139,8 @@ def outcome_record(opened: OpenDecision, outcome: Outcome, finished_at: datetime
         status=outcome.status,
         error=outcome.error[:500],
         failed_node=outcome.failed_node,
+        prefill_node=opened.prefill_node,
+        decode_node=opened.decode_node,
     )
 
 

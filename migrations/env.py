@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
+from storage.migrate import comparison
 from storage.models import metadata
 
 connection = context.config.attributes.get("connection")
@@ -14,8 +15,7 @@ context.configure(
     connection=connection,
     target_metadata=metadata,
     render_as_batch=True,
-    compare_type=True,
-    compare_server_default=True,
+    **comparison(connection),
 )
 with context.begin_transaction():
     context.run_migrations()

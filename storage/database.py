@@ -1,43 +1,60 @@
-"""Engines: one that writes, one that cannot; and which failures mean "away, try again".
+"""Engines: one that writes, one that cannot; and which failures are a row's own fault.
 
 SQLite runs in WAL mode, so that readers never wait for the writer nor the writer for readers.
+Postgres is reached through psycopg 3, with limits on every wait: a server that does not answer
+is away, and the caller decides what that means.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from sqlalchemy import URL, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from core.errors import BadRequest
 
-AWAY = (OperationalError, InterfaceError, PoolTimeout, OSError)
-"""Errors that say nothing about the rows: the database is away, locked, full or not migrated."""
+FAILURES = (SQLAlchemyError, psycopg.Error, sqlite3.Error, OSError)
+"""Whatever a database can raise."""
 
 _BUSY_MS = 5_000
 _SHARED = ("cache_size=-16384", "temp_store=MEMORY")
+_PAGE_BYTES = 16_384
+"""SQLite page of a new file: rows near a kilobyte waste a fifth of the usual 4,096 bytes."""
+_POSTGRES_WAITS = {
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+"""Seconds, and milliseconds the last: how long a silent network may hold us."""
+_STATEMENT_MS = 30_000
 
 
 def parse_url(database_url: str) -> URL:
-    """The URL, checked; BadRequest names what is wrong with it."""
+    """The URL, checked, with its driver; BadRequest names what is wrong with it."""
     try:
         url = make_url(database_url)
     except ArgumentError:
         raise BadRequest(
-            f"database_url: {database_url!r} is not a URL like sqlite:///path/to/file.db",
+            "database_url: not a URL like sqlite:///path/to/file.db "
+            "or postgresql://user@host/database",
             field="database_url",
         ) from None
-    if url.get_backend_name() not in ("sqlite", "postgresql"):
+    backend = url.get_backend_name()
+    if url.drivername in ("postgres", "postgresql", "postgresql+psycopg"):
+        return url.set(drivername="postgresql+psycopg")
+    if backend != "sqlite":
         raise BadRequest(
-            f"database_url: {url.get_backend_name()!r} is not sqlite or postgresql",
-            field="database_url",
+            f"database_url: {url.drivername!r} is not sqlite or postgresql", field="database_url"
         )
-    if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
+    if url.database in (None, "", ":memory:"):
         raise BadRequest(
             "database_url: sqlite needs a file, e.g. sqlite:///conductor-state/conductor.db",
             field="database_url",
@@ -45,18 +62,23 @@ def parse_url(database_url: str) -> URL:
     return url
 
 
-def writer_engine(database_url: str, *, busy_ms: int = _BUSY_MS) -> Engine:
-    """An engine with one connection. For SQLite, connecting makes the file and its folder.
+def is_postgres(database_url: str) -> bool:
+    """Whether the URL names a Postgres database."""
+    return parse_url(database_url).get_backend_name() == "postgresql"
 
-    `busy_ms`: how long a statement waits for another writer of the same SQLite file.
+
+def writer_engine(database_url: str, *, busy_ms: int = _BUSY_MS, connections: int = 1) -> Engine:
+    """An engine that writes. For SQLite, connecting makes the file and its folder.
+
+    `busy_ms`: how long a statement waits for another writer (SQLite) or for a lock (Postgres).
     """
     url = parse_url(database_url)
     if url.get_backend_name() != "sqlite":
-        return create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True)
+        return _postgres(url, connections, f"-c lock_timeout={busy_ms}")
     folder = Path(str(url.database)).parent
-    engine = create_engine(url, pool_size=1, max_overflow=0)
+    engine = create_engine(url, pool_size=connections, max_overflow=0)
     event.listen(engine, "do_connect", lambda *_: folder.mkdir(parents=True, exist_ok=True))
-    settings = ("journal_mode=WAL", "synchronous=NORMAL")
+    settings = (f"page_size={_PAGE_BYTES}", "journal_mode=WAL", "synchronous=NORMAL")
     event.listen(engine, "connect", _pragmas(f"busy_timeout={busy_ms}", *settings, *_SHARED))
     return engine
 
@@ -65,18 +87,45 @@ def reader_engine(database_url: str, *, connections: int = 4) -> Engine:
     """An engine whose connections cannot write; for SQLite the file must exist."""
     url = parse_url(database_url)
     if url.get_backend_name() != "sqlite":
-        return create_engine(
-            url,
-            pool_size=connections,
-            max_overflow=0,
-            pool_pre_ping=True,
-            execution_options={"postgresql_readonly": True},
-        )
+        return _postgres(url, connections, "-c default_transaction_read_only=on")
     path = Path(str(url.database)).absolute().as_uri()
     read_only = url.set(database=path, query={"mode": "ro", "uri": "true"})
     engine = create_engine(read_only, pool_size=connections, max_overflow=0)
     event.listen(engine, "connect", _pragmas(f"busy_timeout={_BUSY_MS}", "query_only=ON", *_SHARED))
     return engine
+
+
+def is_row_fault(error: Exception) -> bool:
+    """Whether a row can never be stored as it is; anything else may pass with time."""
+    cause = getattr(error, "orig", None) or error
+    if isinstance(cause, psycopg.errors.CheckViolation):
+        return False  # no partition for its day, yet
+    if isinstance(cause, psycopg.ProgrammingError):
+        return cause.sqlstate is None  # no text for such a value; the server was not asked
+    if isinstance(cause, sqlite3.ProgrammingError | sqlite3.InterfaceError):
+        return "binding parameter" in str(cause)
+    faults = (psycopg.DataError, psycopg.IntegrityError, sqlite3.DataError, sqlite3.IntegrityError)
+    return isinstance(cause, (*faults, TypeError, ValueError, OverflowError))
+
+
+def first_line(error: Exception) -> str:
+    """An error as one short line: what failed and why, without the statement's values."""
+    cause = getattr(error, "orig", None) or error
+    text = str(cause).strip().splitlines()
+    return f"{type(cause).__name__}: {text[0] if text else ''}"[:300]
+
+
+def _postgres(url: URL, connections: int, options: str) -> Engine:
+    settings = f"{options} -c statement_timeout={_STATEMENT_MS} -c timezone=UTC"
+    waits = {name: value for name, value in _POSTGRES_WAITS.items() if name not in url.query}
+    return create_engine(
+        url,
+        pool_size=connections,
+        max_overflow=0,
+        pool_timeout=5.0,
+        pool_pre_ping=True,
+        connect_args={**waits, "application_name": "conductor", "options": settings},
+    )
 
 
 def _pragmas(*settings: str) -> Callable[[Any, ConnectionPoolEntry], None]:

@@ -1,31 +1,141 @@
-"""Inserts that may be repeated: what is there already stays, or is refreshed where said so."""
+"""Inserts that may be repeated: what is there already stays, or is refreshed where said so.
+
+A batch goes in by the fastest way the database has: prepared `executemany` on SQLite, COPY on
+Postgres. COPY knows no "unless it is there", so a batch that meets a row stored before is rolled
+back and sent once more through temporary tables.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Table
+import psycopg
+from sqlalchemy import Connection, Engine, Table
 from sqlalchemy.dialects import postgresql, sqlite
 
-from storage.models import nodes
+from storage import partitions
+from storage.models import metadata
+from storage.rows import COLUMNS, TIME_AT, Values
+
+
+class Row(NamedTuple):
+    """One row on its way: the table's name, and values in the order of its `COLUMNS`."""
+
+    table: str
+    values: Values
+
+
+class Inserter:
+    """Stores batches through one engine, each in one transaction."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._days: set[int] = set()
+
+    def store(self, rows: Iterable[Row]) -> int:
+        """Store the rows; how many of them were new. Raises whatever the database raises."""
+        batch = _by_table(rows)
+        try:
+            return self._store(batch)
+        except Exception:
+            self._days.clear()  # whatever went wrong, partitions may be gone
+            raise
+
+    def _store(self, batch: Mapping[str, list[Values]]) -> int:
+        if self._engine.dialect.name != "postgresql":
+            with self._engine.begin() as connection:
+                return sum(_insert(connection, name, rows) for name, rows in batch.items())
+        self._make_partitions(batch)
+        try:
+            return self._copy(batch, through_temporary=False)
+        except psycopg.errors.UniqueViolation:
+            return self._copy(batch, through_temporary=True)
+
+    def _copy(self, batch: Mapping[str, list[Values]], *, through_temporary: bool) -> int:
+        copy = _copy_new if through_temporary else _copy_all
+        with self._engine.begin() as connection:
+            return sum(
+                _insert(connection, name, rows) if name == "nodes" else copy(connection, name, rows)
+                for name, rows in batch.items()
+            )
+
+    def _make_partitions(self, batch: Mapping[str, list[Values]]) -> None:
+        days = {
+            values[at] // partitions.DAY_US
+            for name, at in TIME_AT.items()
+            for values in batch.get(name, ())
+        }
+        if days - self._days:
+            with self._engine.begin() as connection:
+                partitions.ensure(connection, days)
+            self._days |= days
 
 
 def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> int:
     """Insert the rows whose key is not there yet; how many that were."""
-    if connection.dialect.name == "postgresql":
-        statement: Any = postgresql.insert(table).on_conflict_do_nothing()
-    else:
-        statement = sqlite.insert(table).on_conflict_do_nothing()
+    dialect: Any = postgresql if connection.dialect.name == "postgresql" else sqlite
+    statement = dialect.insert(table).on_conflict_do_nothing()
     return max(connection.execute(statement, rows).rowcount, 0)
 
 
-def upsert_nodes(connection: Connection, rows: Sequence[dict[str, Any]]) -> int:
-    """Insert nodes, or refresh all but their first sight; how many rows that touched."""
-    dialect: Any = postgresql if connection.dialect.name == "postgresql" else sqlite
-    statement = dialect.insert(nodes)
-    statement = statement.on_conflict_do_update(
-        index_elements=[nodes.c.id],
-        set_={name: statement.excluded[name] for name in ("spec", "state", "updated_us")},
-    )
-    return max(connection.execute(statement, list(rows)).rowcount, 0)
+def _by_table(rows: Iterable[Row]) -> dict[str, list[Values]]:
+    """Rows by table, in the order in which tables are filled."""
+    batch: dict[str, list[Values]] = {name: [] for name in COLUMNS}
+    for name, values in rows:
+        batch[name].append(values)
+    return {name: found for name, found in batch.items() if found}
+
+
+def _insert(connection: Connection, name: str, rows: list[Values]) -> int:
+    marker = "%s" if connection.dialect.name == "postgresql" else "?"
+    return max(connection.exec_driver_sql(_insert_sql(name, marker), rows).rowcount, 0)
+
+
+def _copy_all(connection: Connection, name: str, rows: list[Values]) -> int:
+    """COPY into the table itself; UniqueViolation where a row is there already."""
+    with _cursor(connection) as cursor:
+        with cursor.copy(f"COPY {name} ({_names(name)}) FROM STDIN") as copy:
+            for values in rows:
+                copy.write_row(values)
+        return int(cursor.rowcount)
+
+
+def _copy_new(connection: Connection, name: str, rows: list[Values]) -> int:
+    """COPY beside the table, then insert what is new."""
+    columns, stage = _names(name), f"new_{name}"
+    with _cursor(connection) as cursor:
+        cursor.execute(f"CREATE TEMP TABLE {stage} (LIKE {name}) ON COMMIT DROP")
+        with cursor.copy(f"COPY {stage} ({columns}) FROM STDIN") as copy:
+            for values in rows:
+                copy.write_row(values)
+        cursor.execute(
+            f"INSERT INTO {name} ({columns}) SELECT {columns} FROM {stage} ON CONFLICT DO NOTHING"
+        )
+        return int(cursor.rowcount)
+
+
+def _cursor(connection: Connection) -> psycopg.Cursor[Any]:
+    """A cursor of the driver's own, in the connection's transaction."""
+    driver: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
+    return driver.cursor()
+
+
+@cache
+def _names(name: str) -> str:
+    return ", ".join(f'"{column}"' for column in COLUMNS[name])
+
+
+@cache
+def _insert_sql(name: str, marker: str) -> str:
+    values = ", ".join([marker] * len(COLUMNS[name]))
+    return f"INSERT INTO {name} ({_names(name)}) VALUES ({values}) ON CONFLICT {_CONFLICT[name]}"
+
+
+_REFRESH = (
+    "(id) DO UPDATE SET spec = excluded.spec, state = excluded.state,"
+    " updated_us = excluded.updated_us WHERE excluded.updated_us >= nodes.updated_us"
+)
+_CONFLICT = {name: _REFRESH if name == "nodes" else "DO NOTHING" for name in COLUMNS}
+assert all(set(names) == set(metadata.tables[name].c.keys()) for name, names in COLUMNS.items())

@@ -22,8 +22,9 @@ from sqlalchemy import Connection, event, text
 
 import migrations
 from core.errors import StoreError
-from storage.database import AWAY, writer_engine
+from storage.database import FAILURES, first_line, writer_engine
 from storage.models import metadata
+from storage.partitions import is_partition
 
 _ADVISORY_LOCK = 4_242_001
 
@@ -70,10 +71,19 @@ def head() -> str | None:
 def differences(database_url: str) -> list[Any]:
     """What autogenerate would change to make the database equal the models; empty: nothing."""
     with _transaction(database_url) as connection:
-        context = MigrationContext.configure(
-            connection, opts={"compare_type": True, "compare_server_default": True}
-        )
+        context = MigrationContext.configure(connection, opts=comparison(connection))
         return list(compare_metadata(context, metadata))
+
+
+def comparison(connection: Connection) -> dict[str, Any]:
+    """Options of a comparison with the models: types and defaults count, partitions do not."""
+    dialect = connection.dialect.name
+    return {
+        "compare_type": True,
+        "compare_server_default": True,
+        "include_name": lambda name, kind, _: kind != "table" or not is_partition(name),
+        "include_object": lambda found, *_: found.info.get("only", dialect) == dialect,
+    }
 
 
 def _run(database_url: str, action: Callable[[Config], None]) -> str | None:
@@ -109,8 +119,10 @@ def _transaction(database_url: str) -> Iterator[Connection]:
             if engine.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:k)"), {"k": _ADVISORY_LOCK})
             yield connection
-    except AWAY as error:
-        raise StoreError(f"the database cannot be opened: {error}", field="database_url") from error
+    except FAILURES as error:
+        raise StoreError(
+            f"the database cannot be opened: {first_line(error)}", field="database_url"
+        ) from error
     finally:
         engine.dispose()
 

@@ -1,9 +1,12 @@
-"""The schema: nodes, decisions, outcomes, telemetry, events, revisions.
+"""The schema of the records: nodes, decisions, outcomes, telemetry, events, revisions.
 
-Rows are only ever inserted (nodes apart), so that a batch can be stored twice without harm and
-later by COPY. Times are microseconds since 1970, UTC; JSON is text, because nothing is queried
-inside it. An outcome stands in its own table: it comes later than its decision, or earlier when
-batches cross, and is joined by the decision's id.
+Rows are only ever inserted (nodes apart), so that a batch can be stored twice without harm, and
+by COPY. Times are microseconds since 1970, UTC; JSON is text, because nothing is queried inside
+it. An outcome stands in its own table: it comes later than its decision, or earlier when batches
+cross, and is joined by the decision's id.
+
+On Postgres decisions and outcomes are partitioned by day, so the key of decisions begins with the
+time there; one id has one time, so it is unique all the same.
 """
 
 from __future__ import annotations
@@ -89,11 +92,14 @@ decisions = Table(
     _required("candidates", Text),
     _required("decode_candidates", Text),
     PrimaryKeyConstraint("id"),
+    postgresql_partition_by="RANGE (at_us)",
 )
 
 # Both databases sort equal times by id as they read, so the indexes need not repeat the long id.
-# No index on columns that mostly hold one value (policy, model): walking the time is cheaper.
+# No index on columns that mostly hold one value (policy, revision, model): a walk along the time
+# finds a common value at once, and skips to a rare one by the `facets` of `summary_models`.
 Index(None, decisions.c.at_us)
+Index("ix_decisions_id", decisions.c.id, info={"only": "postgresql"})
 Index(None, decisions.c.prefill_node, decisions.c.at_us)
 Index(None, decisions.c.request_id)
 _apart = text("decode_node <> prefill_node")
@@ -103,6 +109,14 @@ Index(
     decisions.c.at_us,
     sqlite_where=_apart,
     postgresql_where=_apart,
+)
+_tenant = text("tenant <> ''")
+Index(
+    "ix_decisions_tenant_at_us",
+    decisions.c.tenant,
+    decisions.c.at_us,
+    sqlite_where=_tenant,
+    postgresql_where=_tenant,
 )
 _rejected = text("status IS NOT NULL")
 Index(
@@ -137,10 +151,14 @@ outcomes = Table(
     _count("status"),
     _required("error", Text),
     Column("failed_node", Text(), nullable=True),
+    # The decision's nodes again, so that latencies by node and rare outcomes need no join.
+    Column("prefill_node", Text(), nullable=True),
+    Column("decode_node", Text(), nullable=True),
     # The decision's time comes first: rows lie in time order, ranges need no further index, and
-    # the key fits native partitions by time. One id has one time, so it is unique all the same.
+    # the key fits native partitions by time.
     PrimaryKeyConstraint("decided_us", "decision_id"),
     sqlite_with_rowid=False,
+    postgresql_partition_by="RANGE (decided_us)",
 )
 _failed = text("kind <> 'ok'")
 Index(

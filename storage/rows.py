@@ -24,40 +24,68 @@ from storage.models import decisions, node_telemetry, outcomes
 from storage.types import from_micros, to_micros
 
 Row = dict[str, Any]
+Values = tuple[Any, ...]
+"""A row in the order of its table's `COLUMNS`."""
 
-_DECISION = tuple(c.name for c in decisions.columns if c.name != "at_us")
-_OUTCOME = tuple(c.name for c in outcomes.columns if not c.name.endswith("_us"))
 _DECISION_FIELDS = tuple("at" if c.name == "at_us" else c.name for c in decisions.columns)
 _OUTCOME_FIELDS = tuple(
     {"decided_us": "decided_at", "finished_us": "finished_at"}.get(c.name, c.name)
     for c in outcomes.columns
 )
 _READING = tuple(c.name for c in node_telemetry.columns if c.name not in ("at_us", "node"))
+_RENAMED = {"at": "at_us", "decided_at": "decided_us", "finished_at": "finished_us"}
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "nodes": ("id", "spec", "state", "first_seen_us", "updated_us"),
+    "decisions": tuple(_RENAMED.get(f, f) for f in DecisionRecord.__struct_fields__),
+    "outcomes": tuple(_RENAMED.get(f, f) for f in OutcomeRecord.__struct_fields__),
+    "node_telemetry": ("at_us", "node", *_READING),
+    "events": ("id", "at_us", "kind", "node", "data"),
+}
+"""Tables the sink fills, in the order they are filled, and the order of their rows' values."""
+TIME_AT = {"decisions": 1, "outcomes": 1}
+"""Where the time of the decision stands in these rows."""
 _SCHEDULED = ("id", "action", "author", "reason", "state", "note", "revision")
 _WIDTH = len(_DECISION_FIELDS)
 BOTH = (*decisions.columns, *(c.label(f"outcome_{c.name}") for c in outcomes.columns))
 """Columns to select for `to_stored`: a decision's, then those of its outcome."""
 
 
-def decision_row(record: DecisionRecord) -> Row:
-    """The `decisions` row of a record."""
-    row = {name: getattr(record, name) for name in _DECISION}
-    row["at_us"] = to_micros(record.at)
-    return row
+def decision_values(record: DecisionRecord) -> Values:
+    """The `decisions` row of a record; ValueError for a time without zone."""
+    values = msgspec.structs.astuple(record)
+    return (values[0], to_micros(record.at), *values[2:])
 
 
-def outcome_row(record: OutcomeRecord) -> Row:
-    """The `outcomes` row of a record."""
-    row = {name: getattr(record, name) for name in _OUTCOME}
-    row["decided_us"] = to_micros(record.decided_at)
-    row["finished_us"] = to_micros(record.finished_at)
-    return row
+def outcome_values(record: OutcomeRecord) -> Values:
+    """The `outcomes` row of a record; ValueError for a time without zone."""
+    values = msgspec.structs.astuple(record)
+    return (values[0], to_micros(record.decided_at), to_micros(record.finished_at), *values[3:])
 
 
-def telemetry_row(node: str, at: datetime, reading: Telemetry) -> Row:
+def telemetry_values(node: str, at: datetime, reading: Telemetry) -> Values:
     """The `node_telemetry` row of a reading."""
-    row = {name: getattr(reading, name) for name in _READING}
-    return {"node": node, "at_us": to_micros(at), **row}
+    return (to_micros(at), node, *(getattr(reading, name) for name in _READING))
+
+
+def event_values(record: EventRecord) -> Values:
+    """The `events` row of a record; TypeError where its data is not JSON."""
+    return tuple(event_row(record).values())
+
+
+def node_values(spec: NodeSpec, state: str, at: datetime) -> Values:
+    """The `nodes` row of a registered node, seen first and last at `at`."""
+    at_us = to_micros(at)
+    return (spec.id, _json(spec), state, at_us, at_us)
+
+
+def mended(values: Values) -> Values:
+    """The row with what no database text can hold (NUL, half characters) replaced."""
+    return tuple(
+        value.replace("\0", "\ufffd").encode(errors="replace").decode()
+        if isinstance(value, str)
+        else value
+        for value in values
+    )
 
 
 def event_row(record: EventRecord) -> Row:
@@ -68,18 +96,6 @@ def event_row(record: EventRecord) -> Row:
         "kind": record.kind,
         "node": record.node,
         "data": _json(record.data),
-    }
-
-
-def node_row(spec: NodeSpec, state: str, at: datetime) -> Row:
-    """The `nodes` row of a registered node."""
-    at_us = to_micros(at)
-    return {
-        "id": spec.id,
-        "spec": _json(spec),
-        "state": state,
-        "first_seen_us": at_us,
-        "updated_us": at_us,
     }
 
 

@@ -14,32 +14,25 @@ import itertools
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 
 from core.clock import Clock, SystemClock
 from core.domain import NodeSpec, Telemetry
 from core.ports import DecisionRecord, EventRecord, OutcomeRecord, SinkCounters
 from storage import rows
-from storage.database import AWAY
-from storage.insert import insert_new, upsert_nodes
-from storage.models import decisions, events, node_telemetry, nodes, outcomes
+from storage.database import first_line, is_row_fault
+from storage.insert import Inserter, Row
 from storage.types import to_micros
-
-_TABLES = {t.name: t for t in (nodes, decisions, outcomes, node_telemetry, events)}
-
-
-_Row = tuple[str, rows.Row]
-"""Name of the table, and the row."""
 
 
 class _Item(NamedTuple):
     queued_s: float
     table: str
-    render: Callable[..., rows.Row]
+    render: Callable[..., rows.Values]
     args: tuple[Any, ...]
 
 
@@ -62,6 +55,7 @@ class Writer:
         clock: Clock | None = None,
     ) -> None:
         self._engine = engine
+        self._inserter = Inserter(engine)
         self._prepare = prepare
         self._capacity = capacity
         self._batch_max = batch_max
@@ -69,7 +63,7 @@ class Writer:
         self._retry_max_s = retry_max_s
         self._clock = clock or SystemClock()
         self._queue: deque[_Item] = deque()
-        self._batch: list[_Row] = []
+        self._batch: list[Row] = []
         self._batch_since_s = 0.0
         self._busy = False
         """Whether values may be out of the queue but not stored yet."""
@@ -92,18 +86,18 @@ class Writer:
 
     def put_decision(self, record: DecisionRecord) -> None:
         """Keep a decision or rejection."""
-        self._put("decisions", rows.decision_row, record)
+        self._put("decisions", rows.decision_values, record)
 
     def put_outcome(self, record: OutcomeRecord) -> None:
         """Keep an outcome; it may come before its decision is stored."""
-        self._put("outcomes", rows.outcome_row, record)
+        self._put("outcomes", rows.outcome_values, record)
 
     def put_telemetry(self, node: str, at: datetime, reading: Telemetry) -> None:
         """Keep one reading; the first to go when the queue is more than half full."""
         if len(self._queue) * 2 >= self._capacity:
             self._dropped += 1
             return
-        self._put("node_telemetry", rows.telemetry_row, node, at, reading)
+        self._put("node_telemetry", rows.telemetry_values, node, at, reading)
 
     def put_event(self, kind: str, node: str, data: Mapping[str, Any], at: datetime) -> None:
         """Keep a transition; `data` must be JSON-serialisable."""
@@ -111,7 +105,7 @@ class Writer:
 
     def put_node(self, spec: NodeSpec, state: str, at: datetime) -> None:
         """Keep a node as registered, with its life-cycle state."""
-        self._put("nodes", rows.node_row, spec, state, at)
+        self._put("nodes", rows.node_values, spec, state, at)
 
     def counters(self) -> SinkCounters:
         """Figures for metrics and the console."""
@@ -152,7 +146,7 @@ class Writer:
         self._batch = []
         self._engine.dispose()
 
-    def _put(self, table: str, render: Callable[..., rows.Row], *args: Any) -> None:
+    def _put(self, table: str, render: Callable[..., rows.Values], *args: Any) -> None:
         if len(self._queue) >= self._capacity or self._closing.is_set():
             self._dropped += 1
             return
@@ -163,9 +157,9 @@ class Writer:
 
     def _event_row(
         self, number: int, kind: str, node: str, data: Mapping[str, Any], at: datetime
-    ) -> rows.Row:
+    ) -> rows.Values:
         key = f"{to_micros(at):014x}-{self._event_run}-{number:06x}"
-        return rows.event_row(EventRecord(id=key, at=at, kind=kind, node=node, data=dict(data)))
+        return rows.event_values(EventRecord(id=key, at=at, kind=kind, node=node, data=dict(data)))
 
     def _run(self) -> None:
         while not self._closing.is_set() or self._queue:
@@ -183,11 +177,11 @@ class Writer:
     def _take(self) -> None:
         """Make the queue's head the batch. Values that are no rows are given up here, once."""
         self._batch_since_s = self._queue[0].queued_s
-        batch: list[_Row] = []
+        batch: list[Row] = []
         for _ in range(min(len(self._queue), self._batch_max)):
             item = self._queue.popleft()
             try:
-                batch.append((item.table, item.render(*item.args)))
+                batch.append(Row(item.table, item.render(*item.args)))
             except Exception as error:
                 self._give_up(error)
         self._batch = batch
@@ -216,47 +210,37 @@ class Writer:
         except Exception as error:
             self._failures += 1
             self._available = False
-            self._last_error = _first_line(error)
+            self._last_error = first_line(error)
             return False
         self._available = True
         self._last_rows, self._last_batch_s = count, self._clock.now() - started_s
         return True
 
-    def _store(self, batch: list[_Row]) -> None:
+    def _store(self, batch: list[Row]) -> None:
         """Store in one transaction; where a row is at fault, halve until it stands alone."""
         try:
-            with self._engine.begin() as connection:
-                written = sum(_insert(connection, batch))
-        except AWAY:
-            raise
+            written = self._inserter.store(batch)
         except Exception as error:
-            if len(batch) == 1:
-                self._batch = [row for row in self._batch if row is not batch[0]]
-                self._give_up(error)
+            if not is_row_fault(error):
+                raise
+            if len(batch) > 1:
+                middle = len(batch) // 2
+                self._store(batch[:middle])
+                self._store(batch[middle:])
                 return
-            middle = len(batch) // 2
-            self._store(batch[:middle])
-            self._store(batch[middle:])
+            self._batch = [row for row in self._batch if row is not batch[0]]
+            self._store_mended(batch[0], error)
         else:
             self._written += written
 
+    def _store_mended(self, row: Row, error: Exception) -> None:
+        """A row at fault once more, with texts that every database takes; or given up."""
+        mended = Row(row.table, rows.mended(row.values))
+        if mended == row:
+            self._give_up(error)
+        else:
+            self._store([mended])
+
     def _give_up(self, error: Exception) -> None:
         self._dropped += 1
-        self._last_error = _first_line(error)
-
-
-def _insert(connection: Connection, batch: list[_Row]) -> Iterator[int]:
-    for name, table in _TABLES.items():
-        mine = [row for owner, row in batch if owner == name]
-        if not mine:
-            continue
-        yield (
-            upsert_nodes(connection, mine)
-            if table is nodes
-            else insert_new(connection, table, mine)
-        )
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else ''}"[:300]
+        self._last_error = first_line(error)

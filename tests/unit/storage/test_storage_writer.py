@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from record_cases import T0, decision, outcome
-from sqlalchemy import create_engine, event, text
+from record_cases import T0, decision, outcome, rows, wait_for
+from sqlalchemy import event
 
 from core.domain import NodeId, NodeSpec, Telemetry
 from storage import migrate
@@ -36,21 +35,6 @@ def started(writers: list[Writer], url: str, **options: object) -> Writer:
     writers.append(writer)
     writer.start()
     return writer
-
-
-def rows(url: str, query: str) -> list[tuple[object, ...]]:
-    engine = create_engine(url)
-    with engine.connect() as connection:
-        found = [tuple(row) for row in connection.execute(text(query))]
-    engine.dispose()
-    return found
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "condition did not come true in time"
-        threading.Event().wait(0.005)
 
 
 def test_everything_put_is_stored(url, writers):
