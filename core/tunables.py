@@ -8,271 +8,73 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from core.errors import Invalid
-
-
-def _num(default: float, low: float, high: float, unit: str, doc: str, source: str = "ours") -> Any:
-    meta = {"low": low, "high": high, "unit": unit, "doc": doc, "source": source}
-    return field(default=default, metadata=meta)
-
-
-def _choice(default: Any, choices: tuple[Any, ...], doc: str, source: str = "ours") -> Any:
-    meta = {"choices": choices, "unit": "", "doc": doc, "source": source}
-    return field(default=default, metadata=meta)
-
-
-def _flag(default: bool, doc: str, source: str = "ours") -> Any:
-    return _choice(default, (False, True), doc, source)
-
-
-def _text(default: str, doc: str, source: str = "ours") -> Any:
-    return field(default=default, metadata={"unit": "", "doc": doc, "source": source})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Linear:
-    """`linear`: alpha * M/L + beta * (1 - load)."""
-
-    alpha: float = _num(0.5, 0.0, 1.0, "", "weight of the matched share", "S1 3.1")
-    beta: float = _num(0.5, 0.0, 1.0, "", "weight of idleness", "S1 3.1")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weighted:
-    """`weighted`: five scorers whose weights sum to 1."""
-
-    load: float = _num(0.3, 0.0, 1.0, "", "weight of 1 - load", "S2 4.4.3")
-    queue: float = _num(0.2, 0.0, 1.0, "", "weight of free queue share", "S2 4.4.3")
-    compute: float = _num(0.2, 0.0, 1.0, "", "weight of relative compute speed", "S2 4.4.3")
-    network: float = _num(0.15, 0.0, 1.0, "", "weight of closeness to the holder", "S2 4.4.3")
-    model: float = _num(0.15, 0.0, 1.0, "", "weight of the model being resident", "S2 4.4.3")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Multiplicative:
-    """`multiplicative`: P * max(B, 1)."""
-
-    count_queued: bool = _flag(True, "count queued tokens Q inside P", "S3 2.2; L")
-    log_tokens: bool = _flag(False, "use log(1 + P): very long prompts", "S3 5.1")
-    network_weight: float = _num(0.0, 0.0, 10.0, "", "P times 1 + w * (1 - closeness)", "S3 5.2")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dynamo:
-    """`dynamo_linear` and `dynamo_lmetric`."""
-
-    prefill_load_scale: float = _num(1.0, 0.0, 1000.0, "", "weight of prefill blocks", "Dynamo")
-    block_tokens: int = _num(16, 1, 1_000_000, "tokens", "the costs' unit", "Dynamo")
-    credit_decay: float = _num(0.0, 0.0, 1000.0, "", "match counts less on busy nodes", "Dynamo")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LlmdWeighted:
-    """`llmd_weighted`: three scorers, normalised before weighing."""
-
-    queue: float = _num(2.0, 0.0, 100.0, "", "weight of the shortest queue", "llm-d")
-    kv: float = _num(2.0, 0.0, 100.0, "", "weight of free KV cache", "llm-d")
-    prefix: float = _num(3.0, 0.0, 100.0, "", "weight of the matched share", "llm-d")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LlmdDefault2026:
-    """`llmd_default_2026`: prefix holders until they are saturated, then token load."""
-
-    prefix_share_min: float = _num(0.8, 0.0, 1.0, "share", "matched share that holds", "llm-d")
-    penalty_s: float = _num(18.0, 0.0, 3600.0, "s", "later than this: do not stay", "llm-d")
-    tokens_per_s: float = _num(15928.0, 1.0, 1e9, "tokens/s", "assumed prefill rate", "llm-d")
-    token_load_max: float = _num(4194304.0, 1.0, 1e12, "tokens", "in flight: load 1", "llm-d")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PstackLoadaware:
-    """`pstack_loadaware`: M/L - beta * relative excess of requests."""
-
-    beta: float = _num(1.0, 0.0, 100.0, "", "weight of the excess load", "production-stack")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmgCacheAware:
-    """`smg_cache_aware`: best match while the fleet is balanced."""
-
-    spread_max: int = _num(32, 0, 1_000_000, "requests", "max - min still balanced", "SMG")
-    ratio_max: float = _num(1.1, 1.0, 1000.0, "ratio", "max / min still balanced", "SMG")
-    match_share_min: float = _num(0.5, 0.0, 1.0, "share", "follow a match above this", "SMG")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VllmLeastLoaded:
-    """`vllm_least_loaded`: running + weight * waiting."""
-
-    waiting_weight: float = _num(4.0, 0.0, 1000.0, "", "a waiting request counts for", "vLLM")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetch:
-    """When a node pulls missing blocks from the best holder (F Algorithm 1)."""
-
-    enabled: bool = _flag(True, "let nodes that can fetch do so", "F Alg. 1")
-    balancing_threshold: float = _num(
-        1.3, 1.0, 100.0, "ratio", "fetch where best match > threshold * own match", "F Alg. 1"
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slo:
-    """Latency limits used where a request brings none."""
-
-    ttft_s: float = _num(30.0, 0.001, 3600.0, "s", "time to first token", "F 5")
-    tbt_s: float = _num(0.2, 0.001, 60.0, "s", "time between tokens", "F 5")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
-    """What happens to a request that every candidate would serve too late (spec 10)."""
-
-    mode: str = _choice("reject", ("off", "reject"), "reject by predicted SLO miss", "F Alg. 1")
-    early_rejection: bool = _flag(
-        True, "judge decode load at the time the prefill will end, not now", "F 5"
-    )
-    ttft_slack: float = _num(1.0, 0.1, 10.0, "ratio", "reject above slack * TTFT limit")
-    tbt_slack: float = _num(1.0, 0.1, 10.0, "ratio", "reject above slack * TBT limit")
-    retry_after_max_s: float = _num(60.0, 1.0, 3600.0, "s", "cap of Retry-After")
-    priority_step: float = _num(
-        0.2, 0.0, 1.0, "share", "of the limits lost at load 1 per class below the highest"
-    )
-    priority_share_min: float = _num(0.1, 0.0, 1.0, "share", "of the limits that a class keeps")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """How load(n) is read from signals: the scarcest resource decides (see core.fleet.load)."""
-
-    horizon_s: float = _num(30.0, 0.01, 3600.0, "s", "a queue this long counts as load 1")
-    stale_after_s: float = _num(2.0, 0.1, 600.0, "s", "ignore telemetry older than this")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decode:
-    """Decode selection (S1 5)."""
-
-    tbt_weight: float = _num(1.0, 0.0, 1e4, "s/s", "weight of predicted TBT against transfer")
-    kv_reserve: float = _num(1.0, 0.0, 2.0, "ratio", "share of expected output reserved in KV")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Breaker:
-    """Per-node breaker (spec 9); defaults from Envoy's outlier detection."""
-
-    consecutive_failures: int = _num(5, 1, 1000, "failures", "open after this many in a row")
-    error_rate: float = _num(0.5, 0.01, 1.0, "share", "open at this share of failures")
-    error_rate_requests_min: int = _num(20, 1, 100000, "requests", "before the rate counts")
-    window_s: float = _num(30.0, 1.0, 3600.0, "s", "window of the error rate")
-    open_s: float = _num(30.0, 0.1, 3600.0, "s", "first open time; doubles each time")
-    open_max_s: float = _num(300.0, 0.1, 36000.0, "s", "cap of the open time")
-    half_open_successes: int = _num(3, 1, 100, "requests", "trial successes that close it")
-    half_open_trials: int = _num(1, 1, 100, "requests", "trials in flight at once")
-    ejected_share_max: float = _num(0.5, 0.0, 1.0, "share", "of the fleet that may be ejected")
-    panic_share: float = _num(0.5, 0.0, 1.0, "share", "below this available, ignore ejections")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrustRules:
-    """When a node's cache signal stops being believed (reliability rule 5)."""
-
-    window: int = _num(20, 1, 10000, "requests", "comparable requests looked at")
-    phantom_share: float = _num(0.2, 0.0, 1.0, "share", "of credited tokens not confirmed: degrade")
-    cooldown_s: float = _num(30.0, 0.1, 3600.0, "s", "no credit after phantoms; doubles each time")
-    cooldown_max_s: float = _num(300.0, 0.1, 36000.0, "s", "cap of the cool-down")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cpp:
-    """Chunked pipeline parallelism for long prompts (F 3.3, S1 6)."""
-
-    enabled: bool = _flag(False, "plan groups for long prompts", "F 3.3")
-    group_max: int = _num(4, 2, 64, "nodes", "largest pipeline group")
-    uncached_tokens_min: int = _num(
-        32768, 1, 10_000_000, "tokens", "uncached part that asks for it"
-    )
-    chunk_tokens: int = _num(8192, 64, 1_000_000, "tokens", "prefill_chunk: largest chunk", "F 3.3")
-    gain_min: float = _num(0.2, 0.0, 1.0, "share", "least relative TTFT gain of a plan")
-    slack_s: float = _num(5.0, 0.0, 600.0, "s", "members may start this much apart")
-    others_weight: float = _num(0.2, 0.0, 100.0, "ratio", "weight of the delay others suffer")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Migration:
-    """Hot-prefix replication (spec 8)."""
-
-    enabled: bool = _flag(False, "replicate hot prefixes", "S1 7")
-    rate_min_per_s: float = _num(0.5, 0.0, 1e6, "1/s", "access rate that makes a prefix hot")
-    load_ratio: float = _num(1.2, 1.0, 100.0, "ratio", "holder load over cluster mean", "S1 7.2")
-    window_s: float = _num(60.0, 1.0, 3600.0, "s", "decay window of the access rate")
-    replicas_max: int = _num(8, 1, 4096, "nodes", "replicas of one prefix")
-    budget_tokens_per_s: float = _num(1e6, 0.0, 1e12, "tokens/s", "replication budget")
-    plans_per_minute: int = _num(60, 1, 100_000, "plans/min", "most plans started")
-    backoff_s: float = _num(30.0, 0.0, 3600.0, "s", "wait after a failed or done plan")
-    min_tokens: int = _num(512, 1, 10_000_000, "tokens", "shortest prefix worth moving")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hotspot:
-    """Two-stage hotspot detector and the global breaker (S3 3.2, 5.1)."""
-
-    enabled: bool = _flag(False, "detect and filter hotspots", "S3 3.2")
-    window_s: float = _num(60.0, 1.0, 3600.0, "s", "sliding window", "S3 5.1")
-    requests_min: int = _num(
-        20, 1, 1_000_000, "requests", "of the group in the window before stage 1 speaks"
-    )
-    cooldown_s: float = _num(10.0, 0.1, 3600.0, "s", "hot nodes leave the group's candidates")
-    trips_to_open: int = _num(5, 1, 1000, "firings", "stage-2 firings that open the breaker")
-    open_s: float = _num(30.0, 0.1, 3600.0, "s", "round robin before a half-open trial")
-    group_blocks: int = _num(4, 1, 100000, "blocks", "leading blocks that name a prefix group")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batching:
-    """Dynamic batching of pending requests (S2 4.4.4)."""
-
-    enabled: bool = _flag(False, "group pending requests by prefix under load", "S2 4.4.4")
-    size_max: int = _num(256, 1, 4096, "requests", "largest batch", "S2 4.4.4")
-    wait_max_ms: float = _num(10.0, 0.0, 10000.0, "ms", "longest wait", "S2 4.4.4")
-    load_min: float = _num(0.5, 0.0, 1.0, "share", "below this mean load nothing waits")
-    shared_tokens_min: int = _num(512, 1, 1_000_000, "tokens", "shared cold prefix that groups")
-    copies_max: int = _num(2, 1, 64, "nodes", "nodes that compute one cold prefix at a time")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
-    """Rolling a change back by itself (spec 11); burn rates as in Google's SRE workbook."""
-
-    enabled: bool = _flag(True, "roll a bad change back by itself")
-    time_s: float = _num(1800.0, 1.0, 86400.0, "s", "how long a change is suspected")
-    objective: float = _num(0.99, 0.5, 0.99999, "share", "of requests that meet their limits")
-    fast_burn: float = _num(14.4, 1.0, 1000.0, "ratio", "limit over 1 h and 5 min", "SRE workbook")
-    slow_burn: float = _num(6.0, 1.0, 1000.0, "ratio", "limit over 6 h and 30 min", "SRE workbook")
-    error_share_max: float = _num(0.1, 0.001, 1.0, "share", "failed requests in 5 min: roll back")
-    sample_min: int = _num(50, 1, 1_000_000, "requests", "under the change before it is judged")
-    worse_ratio: float = _num(2.0, 1.0, 100.0, "ratio", "worse than before the change by this")
-    rest_s: float = _num(300.0, 0.0, 86400.0, "s", "after a rollback, before another one")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shadow:
-    """A second revision that scores live traffic without routing it (spec 11)."""
-
-    cost_share_max: float = _num(0.3, 0.0, 1.0, "share", "of decision time it may add")
-    lag_max_s: float = _num(0.02, 0.0, 10.0, "s", "event loop later than this: score nothing")
+from core.tunable_groups import (
+    Admission,
+    Batching,
+    Breaker,
+    Cpp,
+    Decode,
+    Dynamo,
+    Fetch,
+    Guard,
+    Hotspot,
+    Linear,
+    LlmdDefault2026,
+    LlmdWeighted,
+    Load,
+    Migration,
+    Multiplicative,
+    PstackLoadaware,
+    Shadow,
+    Slo,
+    SmgCacheAware,
+    TrustRules,
+    VllmLeastLoaded,
+    Weighted,
+    text,
+)
+
+__all__ = [
+    "Admission",
+    "Batching",
+    "Breaker",
+    "Cpp",
+    "Decode",
+    "Dynamo",
+    "Fetch",
+    "Guard",
+    "Hotspot",
+    "Leaf",
+    "Linear",
+    "LlmdDefault2026",
+    "LlmdWeighted",
+    "Load",
+    "Migration",
+    "Multiplicative",
+    "PstackLoadaware",
+    "Shadow",
+    "Slo",
+    "SmgCacheAware",
+    "TrustRules",
+    "Tunables",
+    "VllmLeastLoaded",
+    "Weighted",
+    "diff",
+    "leaves",
+    "parse",
+    "resolve",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tunables:
     """The whole tree. `policy` names the live prefill policy."""
 
-    policy: str = _text("min_ttft", "prefill policy", "F Alg. 1")
+    policy: str = text("min_ttft", "prefill policy", "F Alg. 1")
     linear: Linear = Linear()
     weighted: Weighted = Weighted()
     multiplicative: Multiplicative = Multiplicative()
