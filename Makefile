@@ -30,6 +30,9 @@ format: env
 test-engines: env  ## Real vLLM and SGLang on the CPU, from the environment in CONDUCTOR_ENGINES.
 	$(BIN)/python -m pytest -m vllm tests/engines -s
 
+screenshots: env  ## Pictures of the console on a seeded scenario.
+	$(BIN)/python -m tests.console.screenshots
+
 bench: env  ## Speed ratios against named baselines, printed.
 	$(BIN)/python -m tests.bench
 
