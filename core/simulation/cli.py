@@ -21,14 +21,18 @@ import typer
 from core.errors import BadRequest, ConductorError
 from core.policy import policy_names
 from core.simulation import options as o
-from core.simulation.compare import compare, parse_arms
+from core.simulation.compare import Arm, compare, parse_arms
 from core.simulation.generator import MIXES, Workload, generate
 from core.simulation.report import comparison_page, write_page
 from core.simulation.runner import run_scenario
-from core.simulation.sweep import parse_axis, sweep
+from core.simulation.scenario import Scenario
+from core.simulation.sweep import Axis, parse_axis, sweep
 from core.simulation.tables import markdown, table, to_json
 from core.simulation.trace_stats import trace_statistics
 from core.simulation.traces import read_trace, trace_lines, write_trace
+
+PLOT_SAMPLES = 200
+"""Moments at which per-node load is recorded for a report page."""
 
 
 def register(app: typer.Typer) -> None:
@@ -149,7 +153,6 @@ def compare_command(
     markdown_out: Annotated[
         Path | None, typer.Option("--markdown", help="Write the table as Markdown here.")
     ] = None,
-    samples: Annotated[int, typer.Option(help="Moments of per-node load kept for plots.")] = 200,
     prefill: o.Prefill = 8,
     decode: o.Decode = 0,
     both: o.Both = 0,
@@ -179,32 +182,41 @@ def compare_command(
 ) -> None:
     """Compare policies on one trace: table, and with --html a page of plots."""
     with _errors_shown():
-        names = ",".join(policy_names()) if policies == "all" else policies
-        arms = parse_arms(names)
+        arms = parse_arms(",".join(policy_names()) if policies == "all" else policies)
         base = o.build_scenario(
             policy=arms[0].policy, params=param, fail=fail, ttft_slo_s=ttft_slo_s,
             tbt_slo_ms=tbt_slo_ms, prefill=prefill, decode=decode, both=both, profile=profile,
             mfu=mfu, cache_tokens=cache_tokens, host_cache_tokens=host_cache_tokens,
             link_gb_s=link_gb_s, fetch=fetch, cpp=cpp, migration=migration, hotspot=hotspot,
             batching=batching, announce=announce, rejecting=reject, replay=replay,
-            chunk_tokens=chunk_tokens, samples=samples if html else 0,
+            chunk_tokens=chunk_tokens, samples=PLOT_SAMPLES if html else 0,
         )  # fmt: skip
-        for arm in arms:
-            arm.scenario(base).tunables()
+        _check_arms(base, arms)
         workload, _ = o.load_workload(trace, skip_bad=skip_bad, limit=limit)
         with _stoppable("compare") as progress:
             result = compare(
                 base, workload, arms=arms, loads=o.parse_numbers(loads, "loads"),
                 seeds=o.parse_seeds(seeds), workers=workers, ray=ray, progress=progress,
             )  # fmt: skip
-        if html is not None:
-            title = f"Policies on {workload.name}"
-            write_page(comparison_page(result, title=title, notes=[_setting(base)]), html)
-        if markdown_out is not None:
-            markdown_out.write_text(markdown(result["rows"]) + "\n", encoding="utf-8")
+        _write_comparison(result, base, workload.name, html, markdown_out)
     shown = {name: result[name] for name in ("rows", "runs", "wanted")}
     typer.echo(to_json(shown) if json else table(result["rows"]))
     _exit_if(result["runs"] < result["wanted"])
+
+
+def _check_arms(base: Scenario, arms: list[Arm]) -> None:
+    for arm in arms:
+        arm.scenario(base).tunables()
+
+
+def _write_comparison(
+    result: dict[str, Any], base: Scenario, name: str, page: Path | None, text: Path | None
+) -> None:
+    if page is not None:
+        title = f"Policies on {name}"
+        write_page(comparison_page(result, title=title, notes=[_setting(base)]), page)
+    if text is not None:
+        text.write_text(markdown(result["rows"]) + "\n", encoding="utf-8")
 
 
 def sweep_command(
@@ -243,11 +255,7 @@ def sweep_command(
 ) -> None:
     """Run a grid of parameters: Pareto front, and the best point with its interval."""
     with _errors_shown():
-        swept = [text for text in param or () if ":" in text or "|" in text]
-        fixed = [text for text in param or () if text not in swept]
-        if not swept:
-            raise BadRequest("param: expected at least one NAME=START:STOP:STEP", field="param")
-        axes = [parse_axis(text, policy) for text in swept]
+        axes, fixed = _axes(param or [], policy)
         base = o.build_scenario(
             policy=policy, params=fixed, ttft_slo_s=ttft_slo_s, tbt_slo_ms=tbt_slo_ms,
             prefill=prefill, decode=decode, both=both, profile=profile, mfu=mfu,
@@ -255,9 +263,7 @@ def sweep_command(
             fetch=fetch, cpp=cpp, migration=migration, hotspot=hotspot, announce=announce,
             rejecting=reject, load=load, seed=seed, replay=replay, chunk_tokens=chunk_tokens,
         )  # fmt: skip
-        for axis in axes:
-            for value in axis.values:
-                replace(base, params=dict(base.params) | {axis.path: value}).tunables()
+        _check_axes(base, axes)
         workload, _ = o.load_workload(trace, skip_bad=skip_bad, limit=limit)
         with _stoppable("sweep") as progress:
             result = sweep(
@@ -269,6 +275,22 @@ def sweep_command(
     else:
         _print_sweep(result)
     _exit_if(result["runs"] < result["wanted"])
+
+
+def _axes(params: list[str], policy: str) -> tuple[list[Axis], list[str]]:
+    """Swept parameters as axes, and the fixed ones as written."""
+    swept = [text for text in params if ":" in text or "|" in text]
+    if not swept:
+        raise BadRequest("param: expected at least one NAME=START:STOP:STEP", field="param")
+    axes = [parse_axis(text, policy) for text in swept]
+    return axes, [text for text in params if text not in swept]
+
+
+def _check_axes(base: Scenario, axes: list[Axis]) -> None:
+    """A value out of bounds is an error before the first run, not after hours."""
+    for axis in axes:
+        for value in axis.values:
+            replace(base, params=dict(base.params) | {axis.path: value}).tunables()
 
 
 def _print_sweep(result: dict[str, Any]) -> None:

@@ -58,7 +58,7 @@ _PLANNER_COLUMNS = (
 
 
 def main() -> None:
-    """Write docs/policy-report.html and docs/policy-report.md."""
+    """Write policy-report.html and .md into build/, or where CONDUCTOR_REPORT_DIR says."""
     path, note = find_trace()
     workload = prepare(read_trace(path))
     tell(f"policy report on {path.name}, {len(workload)} requests")
@@ -70,7 +70,7 @@ def main() -> None:
         ("A hot system prompt: planners on and off", planners_table(hot_rows())),
         ("Goodput with 8 prefill and 8 decode nodes", goodput_table(workload)),
     ]
-    folder = Path(os.environ.get("CONDUCTOR_REPORT_DIR", "docs"))
+    folder = Path(os.environ.get("CONDUCTOR_REPORT_DIR", "build"))
     page = comparison_page(table, title=f"Policies on {workload.name}", notes=[note])
     extra = "\n".join(f"<h2>{title}</h2><pre>{text}</pre>" for title, text in sections)
     page = page.replace("</body>", f"{extra}\n{replica_plot()}\n</body>")
@@ -83,7 +83,7 @@ def main() -> None:
 
 def find_trace() -> tuple[Path, str]:
     """The trace to use, and a sentence that says which it is."""
-    for folder in (os.environ.get("CONDUCTOR_TRACES"), "traces", "../shared/traces"):
+    for folder in (os.environ.get("CONDUCTOR_TRACES"), "traces"):
         if folder and (Path(folder) / NAME).exists():
             text = "The public conversation trace of the FAST'25 paper, one hour."
             return Path(folder) / NAME, text
