@@ -7,17 +7,17 @@ try. After it the client gets what there is: a stream that breaks ends with an e
 from __future__ import annotations
 
 import asyncio
-import enum
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from core.domain import NodeId, NodeSpec, Outcome, OutcomeKind
-from core.engines.base import EngineAdapter, Flow, Usage, parse_object
+from core.engines.base import EngineAdapter, Flow, Usage
 from core.errors import EngineBroken, EngineFault, EngineTimeout
-from core.gateway import errors, pairing
+from core.gateway import errors, pairing, passing
 from core.gateway.exchange import Exchange
+from core.gateway.failure import AttemptFailed, EngineAnswer, Retry
 from core.gateway.flights import Flight, Interrupt
 from core.gateway.headers import request_headers, response_headers
 from core.gateway.held import Held
@@ -30,54 +30,6 @@ if TYPE_CHECKING:
 
 ERROR_BYTES_MAX = 1 << 20
 """Of an engine's error answer."""
-
-
-class Retry(enum.Enum):
-    """Whether another node may try after a failed attempt."""
-
-    NO = "no"
-    BUDGETED = "budgeted"
-    FREE = "free"
-    """The node is gone: moving its work adds no load."""
-
-
-class EngineAnswer:
-    """A whole answer of an engine, ready to be passed on: its status and body, our headers."""
-
-    __slots__ = ("body", "headers", "status")
-
-    def __init__(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        self.status = status
-        self.headers = headers
-        self.body = body
-
-    async def pass_on(self, exchange: Exchange) -> None:
-        """Send it to the client."""
-        await exchange.head(self.status, self.headers)
-        await exchange.end(self.body)
-
-
-class AttemptFailed(Exception):
-    """An attempt ended before any byte was passed on.
-
-    fault: in our words; answer: in the engine's, where it spoke. suspects: nodes to avoid next.
-    """
-
-    def __init__(
-        self,
-        outcome: Outcome,
-        *,
-        retry: Retry,
-        suspects: frozenset[NodeId],
-        fault: EngineFault,
-        answer: EngineAnswer | None = None,
-    ) -> None:
-        super().__init__(fault.message)
-        self.outcome = outcome
-        self.retry = retry
-        self.suspects = suspects
-        self.fault = fault
-        self.answer = answer
 
 
 class Attempt:
@@ -106,7 +58,7 @@ class Attempt:
         """Nodes besides the working one whose death ends the wait."""
         self._adapter: EngineAdapter | None = None
         self._arrived_s = arrived_s
-        self._observer: StreamObserver | None = None
+        self.observer: StreamObserver | None = None
 
     # -- the attempt as a whole --------------------------------------------------------------
 
@@ -204,65 +156,12 @@ class Attempt:
             if answer.status >= 400:
                 return await self.pass_error(answer, adapter)
             if answer.is_stream and self.intake.prompt is not None:
-                return await self._pass_stream(answer, adapter)
+                return await passing.stream(self, answer, adapter)
             if answer.is_stream:
-                return await self._pass_rest(answer, b"")
-            return await self._pass_whole(answer, adapter)
+                return await passing.rest(self, answer, b"")
+            return await passing.whole(self, answer, adapter)
 
-    # -- passing answers on --------------------------------------------------------------------
-
-    async def _pass_stream(self, answer: Answer, adapter: EngineAdapter) -> Outcome:
-        clock, flight, exchange = self.service.clock, self.flight, self.exchange
-        idle_s = self.service.limits.idle_timeout_s
-        observer = StreamObserver(adapter.stream_error, strip_usage=self.intake.adds_usage)
-        self._observer = observer
-        waiting = True
-        while data := await answer.read():
-            now = clock.now()
-            out = observer.feed(data, now)
-            if waiting and observer.first_event_s is not None:
-                waiting = False
-                if observer.error is not None:
-                    raise self._spoiled(observer.error)
-                self.held.reservation.first_token(now)
-            if not out:
-                continue
-            if not exchange.started:
-                await self._head(answer)
-            flight.wait(now + idle_s, Interrupt.CLIENT_STALLED)
-            await exchange.part(out)
-            flight.wait(now + idle_s, Interrupt.IDLE_TIMEOUT)
-        if not (observer.done or observer.overlong):
-            raise EngineBroken(observer.error or "the engine's stream ended early")
-        if not exchange.started:
-            await self._head(answer)
-        await exchange.end(observer.flush())
-        kind = OutcomeKind.OK if observer.error is None else OutcomeKind.ENGINE_ERROR
-        return self.outcome(kind, answer.status, error=observer.error or "", usage=self._usage())
-
-    async def _pass_whole(self, answer: Answer, adapter: EngineAdapter) -> Outcome:
-        body, whole = await answer.read_all(self.service.limits.answer_bytes_max)
-        if not whole:
-            return await self._pass_rest(answer, body)
-        usage = adapter.usage(parse_object(body)) if self.intake.prompt is not None else Usage()
-        length = (b"content-length", b"%d" % len(body))
-        await self._head(answer, cached=usage.cached, more=(length,))
-        await self.exchange.end(body)
-        return self.outcome(OutcomeKind.OK, answer.status, usage=usage)
-
-    async def _pass_rest(self, answer: Answer, begun: bytes) -> Outcome:
-        """Pass a body on unread, as it comes."""
-        idle_s = self.service.limits.idle_timeout_s
-        data = begun or await answer.read()
-        await self._head(answer)
-        while data:
-            now = self.service.clock.now()
-            self.flight.wait(now + idle_s, Interrupt.CLIENT_STALLED)
-            await self.exchange.part(data)
-            self.flight.wait(now + idle_s, Interrupt.IDLE_TIMEOUT)
-            data = await answer.read()
-        await self.exchange.end()
-        return self.outcome(OutcomeKind.OK, answer.status)
+    # -- answers -----------------------------------------------------------------------------
 
     async def pass_error(self, answer: Answer, adapter: EngineAdapter) -> Outcome:
         """Pass an engine's error answer on, unless another node may do better."""
@@ -286,13 +185,14 @@ class Attempt:
         headers = response_headers(answer.headers, [length, *self.our_headers()])
         return EngineAnswer(answer.status, headers, body)
 
-    async def _head(
+    async def head(
         self,
         answer: Answer,
         *,
         cached: int | None = None,
         more: tuple[tuple[bytes, bytes], ...] = (),
     ) -> None:
+        """Send the answer's head: from here on no other node can serve the request."""
         self.flight.movable = False
         ours = [*more, *self.our_headers(cached)]
         await self.exchange.head(answer.status, response_headers(answer.headers, ours))
@@ -344,8 +244,8 @@ class Attempt:
                 suspects=suspects or self.suspects(gone=isinstance(fault, NodeGone)),
                 fault=fault,
             )
-        outcome = self.outcome(kind, 200, error=fault.message, usage=self._usage())
-        if self._observer is None:
+        outcome = self.outcome(kind, 200, error=fault.message, usage=self.usage())
+        if self.observer is None:
             self.exchange.cut()
             return outcome
         body = errors.from_fault(
@@ -358,7 +258,7 @@ class Attempt:
         await self.exchange.end(error_event(body))
         return outcome
 
-    def _spoiled(self, message: str) -> AttemptFailed:
+    def spoiled(self, message: str) -> AttemptFailed:
         """The stream began with an error object: nothing of it was passed on."""
         return AttemptFailed(
             self.outcome(OutcomeKind.ENGINE_ERROR, 200, error=message),
@@ -381,8 +281,9 @@ class Attempt:
         dead = {n for n in self.flight.nodes if not fleet.has(n) or fleet.dead[fleet.slot(n)]}
         return frozenset(dead or {self.working})
 
-    def _usage(self) -> Usage | None:
-        found = self._observer.usage() if self._observer is not None else None
+    def usage(self) -> Usage | None:
+        """The engine's own counts out of the stream so far; None without any."""
+        found = self.observer.usage() if self.observer is not None else None
         return self._adapter.usage(found) if found and self._adapter is not None else None
 
     def outcome(
@@ -394,7 +295,7 @@ class Attempt:
         usage: Usage | None = None,
     ) -> Outcome:
         """What is known now, as the outcome of the held decision."""
-        o = self._observer
+        o = self.observer
         usage = usage or Usage()
         first_s = o.first_token_s or o.first_event_s if o is not None else None
         failed = kind in (OutcomeKind.ENGINE_ERROR, OutcomeKind.TIMEOUT)

@@ -22,6 +22,7 @@ from core.prompt import Prompt, Prompts, prompt_keys
 
 OUTPUT_TOKENS_DEFAULT = 256
 _NAME_MAX = 256
+_SIZES_MAX = 4_096
 _USAGE = b',"stream_options":{"include_usage":true}}'
 
 
@@ -62,12 +63,14 @@ class Intake:
 
 
 class Names:
-    """Served model name -> (base model, adapter), rebuilt when the fleet changes."""
+    """Served model name -> (base model, adapter), and their block sizes; rebuilt when the fleet
+    changes."""
 
     def __init__(self, conductor: Conductor) -> None:
         self._conductor = conductor
         self._version = -1
         self._names: dict[str, tuple[str, str]] = {}
+        self._sizes: dict[tuple[str, str], tuple[int, ...]] = {}
 
     def table(self) -> Mapping[str, tuple[str, str]]:
         """All served names."""
@@ -79,8 +82,18 @@ class Names:
                 names.update({name: (base, name) for name, base in spec.adapters.items()})
             for spec in fleet.nodes():
                 names.update({name: (name, "") for name in spec.models})
-            self._names = names
+            self._names, self._sizes = names, {}
         return self._names
+
+    def block_sizes(self, base: str, adapter: str) -> tuple[int, ...]:
+        """Block sizes in use by nodes of the model."""
+        self.table()
+        found = self._sizes.get((base, adapter))
+        if found is None:
+            found = self._conductor.block_sizes(base, adapter)
+            if len(self._sizes) < _SIZES_MAX:
+                self._sizes[base, adapter] = found
+        return found
 
     def resolve(self, served: str) -> tuple[str, str]:
         """(base, adapter) of a served name; an unknown name stands for itself."""
@@ -108,7 +121,6 @@ async def take_in(
     exchange: Exchange,
     raw: bytes,
     *,
-    conductor: Conductor,
     prompts: Prompts,
     names: Names,
     lengths: OutputLengths,
@@ -124,7 +136,7 @@ async def take_in(
     keys = await prompt_keys(
         prompt,
         base,
-        block_sizes=conductor.block_sizes(base, adapter),
+        block_sizes=names.block_sizes(base, adapter),
         adapter=adapter,
         salt=salt if isinstance(salt, str) else "",
     )

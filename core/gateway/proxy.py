@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from core.domain import NodeId, Rejection
 from core.errors import ConductorError, Overloaded
 from core.gateway import errors
-from core.gateway.attempt import Attempt, AttemptFailed, Retry
+from core.gateway.attempt import Attempt
 from core.gateway.exchange import ClientGone, Exchange
+from core.gateway.failure import AttemptFailed, Retry
 from core.gateway.flights import Flight, Interrupt
 from core.gateway.intake import Intake, take_in
 
@@ -87,7 +88,6 @@ async def completion(service: Service, exchange: Exchange, flight: Flight) -> No
     intake = await take_in(
         exchange,
         raw,
-        conductor=service.conductor,
         prompts=service.prompts,
         names=service.names,
         lengths=service.lengths,

@@ -69,7 +69,6 @@ async def schedule(service: Service, exchange: Exchange, flight: Flight) -> None
     intake = await take_in(
         exchange,
         raw,
-        conductor=service.conductor,
         prompts=service.prompts,
         names=service.names,
         lengths=service.lengths,

@@ -25,6 +25,7 @@ TAIL_SHARE = 0.1
 
 DONE = b"[DONE]"
 _BOUNDARY = re.compile(rb"\r\n(?:\r\n|\n|\r)|\n(?:\r\n|\n|\r)|\r(?!\n)(?:\r\n|\n|\r)")
+_SPECIAL = re.compile(rb'"(?:error|usage|role)"|^\[DONE\]$')
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
@@ -141,10 +142,8 @@ class StreamObserver:
     def feed(self, chunk: bytes, now: float) -> bytes:
         """Take bytes as they came at `now`; the whole events to pass on, maybe b""."""
         events = self._framer.feed(chunk)
-        if not self._strip:
-            for event in events:
-                self._read(event, now)
-            return events[0] if len(events) == 1 else b"".join(events)
+        if len(events) == 1:
+            return b"" if self._read(events[0], now) else events[0]
         return b"".join([event for event in events if not self._read(event, now)])
 
     def flush(self) -> bytes:
@@ -182,6 +181,18 @@ class StreamObserver:
         self.events += 1
         if self.first_event_s is None:
             self.first_event_s = now
+        if _SPECIAL.search(data) is not None and (handled := self._special(data)) is not None:
+            return handled
+        self.tokens += 1
+        last, self.last_token_s = self.last_token_s, now
+        if last is None:
+            self.first_token_s = now
+        else:
+            self._gap(now - last)
+        return False
+
+    def _special(self, data: bytes) -> bool | None:
+        """What is no token, or brings more than one: whether to leave it out, None for a token."""
         if data == DONE:
             self.done = True
             return False
@@ -192,9 +203,7 @@ class StreamObserver:
             if b'"choices":[]' in data:
                 self.stripped += self._strip
                 return self._strip
-        if not _role_only(data):
-            self._token(now)
-        return False
+        return False if _role_only(data) else None
 
     def _note_error(self, data: bytes) -> bool:
         message = self._stream_error(data)
@@ -203,16 +212,10 @@ class StreamObserver:
         self.error = self.error or message
         return True
 
-    def _token(self, now: float) -> None:
-        self.tokens += 1
-        last, self.last_token_s = self.last_token_s, now
-        if last is None:
-            self.first_token_s = now
-            return
-        gap = now - last
+    def _gap(self, gap: float) -> None:
         self.gap_count += 1
         self.gap_sum_s += gap
-        if len(self.gaps) < GAPS_MAX:
+        if self.gap_count <= GAPS_MAX:
             self.gaps.append(gap)
 
 

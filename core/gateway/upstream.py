@@ -63,8 +63,13 @@ class Answer:
         """The next bytes as they come, b"" at the end. EngineFault where the body breaks."""
         try:
             return await self._content.readany()
-        except (aiohttp.ClientError, OSError) as error:
+        except BREAKS as error:
             raise broken(error) from error
+
+    @property
+    def content(self) -> aiohttp.StreamReader:
+        """The body as aiohttp gives it, for loops that handle its exceptions (see `broken`)."""
+        return self._content
 
     async def read_all(self, limit: int) -> tuple[bytes, bool]:
         """(body, whether that is all of it): stops past `limit` bytes."""
@@ -118,6 +123,10 @@ class NodeGone(EngineUnreachable):
 
     Such a node does no work, so moving its requests needs no retry budget.
     """
+
+
+BREAKS = (aiohttp.ClientError, OSError)
+"""What reading a body may raise."""
 
 
 def unreachable(error: BaseException) -> EngineFault:
