@@ -25,6 +25,7 @@ from core.engines.supervisor import FleetSupervisor
 from core.engines.watch import WatchRules
 from core.gateway.app import create_app
 from core.gateway.limits import Limits
+from core.gateway.protocol import gateway_protocol
 from core.gateway.service import Service
 from core.ports import DecisionRecord, OutcomeRecord, SinkCounters
 from core.prompt import Prompts
@@ -227,7 +228,7 @@ async def serving(service: Service):
         lifespan="off",
         access_log=False,
         log_level="critical",
-        http="httptools",
+        http=gateway_protocol(service.limits),
         timeout_graceful_shutdown=3,
     )
     server = uvicorn.Server(config)

@@ -1,0 +1,76 @@
+"""Connections that trickle, flood or stall, on real sockets."""
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+from gateway_world import MODEL, PATIENT, Engine, engines, gateway, until
+
+LIMITS = replace(PATIENT, head_timeout_s=0.3, idle_timeout_s=0.6)
+
+
+async def connect(w):
+    host, port = w.url.removeprefix("http://").split(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+@pytest.mark.parametrize("begun", [b"", b"POST /v1/comp", b"GET / HTTP/1.1\r\nhost: x\r\nx-a: "])
+async def test_slow_heads_are_cut(begun):
+    async with gateway(limits=LIMITS) as w:
+        reader, writer = await connect(w)
+        writer.write(begun)
+        answer = await asyncio.wait_for(reader.read(), 10)
+        assert answer.startswith(b"HTTP/1.1 408")
+        writer.close()
+
+
+async def test_a_second_head_on_the_same_connection_has_the_same_deadline():
+    async with gateway(limits=LIMITS) as w:
+        reader, writer = await connect(w)
+        writer.write(b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        await reader.readexactly(15)
+        writer.write(b"GET /health")
+        answer = await asyncio.wait_for(reader.read(), 10)
+        assert answer.startswith(b"HTTP/1.1 408")
+        writer.close()
+
+
+async def test_endless_heads_are_cut():
+    async with gateway(limits=replace(LIMITS, head_timeout_s=60)) as w:
+        reader, writer = await connect(w)
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nx-long: ")
+        for _ in range(100):
+            writer.write(b"a" * 1024)
+        answer = await asyncio.wait_for(reader.read(), 10)
+        assert answer.startswith(b"HTTP/1.1 431")
+        writer.close()
+
+
+async def test_heads_that_arrive_in_pieces_are_fine():
+    async with gateway(limits=replace(LIMITS, head_timeout_s=60)) as w:
+        reader, writer = await connect(w)
+        for piece in (b"GET /hea", b"lth/live HTTP/1.1\r\nho", b"st: x\r\n", b"\r\n"):
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        writer.close()
+
+
+async def test_a_stalled_clients_connection_is_dropped_and_its_buffer_with_it():
+    with engines(Engine("a", "--context-max", "1000000")) as (engine,):
+        async with gateway(engine.spec(), limits=LIMITS) as w:
+            body = {"model": MODEL, "prompt": "x", "max_tokens": 500_000, "stream": True}
+            data = json.dumps(body).encode()
+            _, writer = await connect(w)
+            writer.transport.pause_reading()
+            length = b"content-length: %d\r\n\r\n" % len(data)
+            writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n" + length + data)
+            await until(lambda: w.service.live.total.decisions == 1)
+            await until(lambda: not w.service.conductor.ledger.open)
+            await until(lambda: len(w.server.server_state.connections) <= 1)
+            await w.settled()
+            writer.transport.abort()
+            assert "stopped reading" in w.sink.outcomes[-1].error
