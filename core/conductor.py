@@ -181,7 +181,7 @@ class Conductor(Roster):
             batches = fleet.prefilling + fleet.decoding
             left = narrowed(fleet, standing, prefill_checks(fleet, request, batches))
         case = Case(request, now, keys, held, match, standing, left, self.policy)
-        if self.tunables.hotspot.enabled and left.count:
+        if left.count and (self.tunables.hotspot.enabled or self.detector.breaker.tripped):
             self._avoid_hotspots(case)
         return case
 

@@ -32,6 +32,11 @@ class GlobalBreaker:
         """State, timer, reason and actor, to read."""
         return self._switch
 
+    @property
+    def tripped(self) -> bool:
+        """Whether an operator forces round robin, which holds with the detector off too."""
+        return self._switch.state is State.TRIPPED
+
     def configure(self, rules: Hotspot) -> None:
         """New rules from now on; a running timer keeps its end."""
         self._rules = rules

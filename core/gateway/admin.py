@@ -16,18 +16,17 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from core import wire
-from core.domain import EventEndpoints, NodeId, NodeSpec, Place
 from core.errors import BadRequest, ConductorError, Invalid, NotFound, StoreError
 from core.explain import explain
 from core.gateway import errors, overview, stored
 from core.gateway.admin_control import control_routes, install_stale
+from core.gateway.admin_nodes import node_routes
 from core.ports import RecordStore, StoredDecision
 
 if TYPE_CHECKING:
     from core.gateway.service import Service
 
 T = TypeVar("T")
-DEFAULT_BLOCK_SIZE = 16
 HISTORY_DEFAULT = timedelta(hours=1)
 HISTORY_MAX = timedelta(days=7)
 
@@ -43,7 +42,7 @@ def create_admin(service: Service) -> FastAPI:
     )
     app.state.service = service
     app.include_router(_live_routes(service), prefix=wire.API_PREFIX)
-    app.include_router(_node_routes(service), prefix=wire.API_PREFIX)
+    app.include_router(node_routes(service), prefix=wire.API_PREFIX)
     app.include_router(_record_routes(service), prefix=wire.API_PREFIX)
     app.include_router(_tuning_routes(service), prefix=wire.API_PREFIX)
     app.include_router(control_routes(service), prefix=wire.API_PREFIX)
@@ -78,45 +77,6 @@ def _live_routes(service: Service) -> APIRouter:
         if window == "live":
             return overview.live_series(service)
         return await _stored_series(service, since, until)
-
-    return router
-
-
-def _node_routes(service: Service) -> APIRouter:
-    router = APIRouter(tags=["nodes"])
-
-    @router.get("/nodes")
-    async def nodes() -> wire.NodeList:
-        return wire.NodeList(nodes=overview.node_views(service))
-
-    @router.post("/nodes", status_code=201)
-    async def register(asked: wire.NodeRegistration) -> wire.NodeView:
-        await service.add_node(_spec(asked))
-        return overview.node_view(service, NodeId(asked.id))
-
-    @router.get("/nodes/{node}")
-    async def one(node: str) -> wire.NodeView:
-        return overview.node_view(service, NodeId(node))
-
-    @router.delete("/nodes/{node}")
-    async def remove(node: str) -> wire.Done:
-        await service.remove_node(NodeId(node))
-        return wire.Done(message=f"{node} is removed; requests on it go on")
-
-    @router.post("/nodes/{node}/drain")
-    async def drain(node: str, why: wire.ActionReason | None = None) -> wire.NodeView:
-        return _drain(service, node, True, why)
-
-    @router.post("/nodes/{node}/undrain")
-    async def undrain(node: str, why: wire.ActionReason | None = None) -> wire.NodeView:
-        return _drain(service, node, False, why)
-
-    @router.post("/nodes/{node}/breaker")
-    async def breaker(node: str, act: wire.BreakerAction) -> wire.NodeView:
-        service.switch_breaker(
-            NodeId(node), act.action, reason=act.reason, author=act.author, seconds=act.seconds
-        )
-        return overview.node_view(service, NodeId(node))
 
     return router
 
@@ -160,47 +120,6 @@ def _tuning_routes(service: Service) -> APIRouter:
         return overview.policy_list(service)
 
     return router
-
-
-def _spec(asked: wire.NodeRegistration) -> NodeSpec:
-    """A registration as a spec; BadRequest where an address cannot be meant."""
-    if not asked.url.startswith(("http://", "https://")):
-        raise BadRequest("must start with http:// or https://", field="url")
-    events = asked.events
-    if events is not None:
-        for field in ("live", "replay"):
-            value = getattr(events, field)
-            if value is not None and (not value.startswith("tcp://") or "*" in value):
-                raise BadRequest("must be tcp://host:port to connect to", field=f"events.{field}")
-    return NodeSpec(
-        id=NodeId(asked.id),
-        url=asked.url.rstrip("/"),
-        engine=asked.engine,
-        role=asked.role,
-        models=tuple(asked.models),
-        adapters=dict(asked.adapters),
-        block_size=asked.block_size or DEFAULT_BLOCK_SIZE,
-        kv_capacity_tokens=asked.kv_capacity_tokens,
-        context_tokens_max=asked.context_tokens_max,
-        batch_max=asked.batch_max,
-        queue_max=asked.queue_max,
-        profile=asked.profile,
-        speed=asked.speed,
-        place=Place(host=asked.place.host, rack=asked.place.rack, zone=asked.place.zone),
-        links=tuple(asked.links),
-        events=EventEndpoints(**events.model_dump()) if events is not None else None,
-        dp_rank=asked.dp_rank,
-        tenants=frozenset(asked.tenants),
-        kv_transfer=asked.kv_transfer,
-        can_fetch=asked.can_fetch,
-        weight=asked.weight,
-    )
-
-
-def _drain(service: Service, node: str, on: bool, why: wire.ActionReason | None) -> wire.NodeView:
-    why = why or wire.ActionReason()
-    service.drain_node(NodeId(node), on, reason=why.reason, author=why.author)
-    return overview.node_view(service, NodeId(node))
 
 
 async def _read(service: Service, ask: Callable[[RecordStore], T]) -> T:

@@ -12,7 +12,7 @@ from core.control.revisions import Kind
 from core.domain import NodeId
 from core.errors import BadRequest
 from core.gateway.live import STEP_S, Bucket
-from core.gateway.views import FleetViews, quantiles, totals
+from core.gateway.views import FleetViews, breaker_view, quantiles, totals
 from core.hashing import root_key
 from core.index.types import TreeCell
 from core.policy import get_policy, policy_names
@@ -38,6 +38,7 @@ def fleet_state(service: Service) -> wire.FleetState:
         nodes=nodes,
         models=list(service.names.table()),
         problems=service.problems(),
+        breaker=breaker_view(conductor.detector.breaker.switch, now),
     )
 
 

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from time import perf_counter
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Protocol, Self
 
 from core.audit import OpenDecision, Recorder
 from core.clock import Clock
@@ -32,7 +32,6 @@ from core.domain import (
 )
 from core.engines.base import EngineAdapter
 from core.engines.registry import adapters
-from core.errors import Invalid
 from core.fleet.ledger import Reservation
 from core.gateway.budget import RetryBudget
 from core.gateway.elsewhere import Elsewhere
@@ -303,29 +302,6 @@ class Service:
         self._record_node(spec, "draining" if on else "active")
         data = {"reason": reason, "actor": author}
         self.record_event("node.draining" if on else "node.resumed", node, data)
-
-    def switch_breaker(
-        self,
-        node: NodeId,
-        action: Literal["trip", "reset", "hold"],
-        *,
-        reason: str,
-        author: str,
-        seconds: float | None,
-    ) -> None:
-        """An operator takes a node out, closes its breaker, or keeps it closed for a time."""
-        slot, now = self.conductor.fleet.slot(node), self.clock.now()
-        board = self.conductor.breakers
-        if action == "trip":
-            events = board.trip(slot, now, reason=reason, actor=author, for_s=seconds)
-        elif action == "reset":
-            events = board.reset(slot, now, reason=reason, actor=author)
-        elif seconds is None:
-            raise Invalid("seconds: how long the breaker is to be kept closed", field="seconds")
-        else:
-            events = board.reset(slot, now, reason=reason, actor=author, hold_s=seconds)
-        for event in events:
-            self.conductor.note(event)
 
     def record_event(self, kind: str, node: str, data: Mapping[str, object]) -> None:
         """Keep a transition, if anybody keeps them."""

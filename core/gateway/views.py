@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from core import wire
 from core.conductor import Conductor
 from core.domain import Health, NodeId, NodeSpec, Slot, Trust
+from core.fleet.switch import Switch
 from core.gateway.live import STEP_S, Live, LogHistogram, NodeWindow
 from core.plan.prefill import fleet_load
 
@@ -72,7 +73,7 @@ class FleetViews:
             draining=bool(fleet.draining[slot]),
             eligible=self._eligible(slot),
             generation=int(fleet.generation[slot]),
-            breaker=self._breaker(slot),
+            breaker=breaker_view(self._conductor.breakers.switch(slot), self._now),
             load=self._load(slot),
             cached_blocks=blocks,
             cached_tokens=blocks * spec.block_size,
@@ -107,16 +108,6 @@ class FleetViews:
             telemetry_age_s=round(age, 3) if told else None,
         )
 
-    def _breaker(self, slot: Slot) -> wire.BreakerView:
-        switch = self._conductor.breakers.switch(slot)
-        return wire.BreakerView(
-            state=switch.state.value,
-            reason=switch.reason,
-            manual=bool(switch.actor or switch.reason),
-            until_s=None if switch.until_s is None else max(switch.until_s - self._now, 0.0),
-            streak=switch.streak,
-        )
-
     def _warnings(self, slot: Slot, spec: NodeSpec, health: Health) -> list[str]:
         found = list(self._notes.get(spec.id, ()))
         conductor = self._conductor
@@ -127,6 +118,18 @@ class FleetViews:
         if health is Health.HEALTHY and age > 5 * conductor.tunables.load.stale_after_s:
             found.append("no reading of its metrics lately")
         return found
+
+
+def breaker_view(switch: Switch, now: float) -> wire.BreakerView:
+    """A node's breaker or the global one."""
+    return wire.BreakerView(
+        state=switch.state.value,
+        reason=switch.reason,
+        actor=switch.actor,
+        manual=bool(switch.actor or switch.reason),
+        until_s=None if switch.until_s is None else max(switch.until_s - now, 0.0),
+        streak=switch.streak,
+    )
 
 
 def totals(conductor: Conductor, live: Live, nodes: list[wire.NodeView], now: float) -> wire.Totals:

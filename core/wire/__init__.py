@@ -14,6 +14,8 @@ GET      /nodes/{id}                     -> NodeView
 DELETE   /nodes/{id}                     -> Done
 POST     /nodes/{id}/drain, /undrain     ActionReason -> NodeView
 POST     /nodes/{id}/breaker             BreakerAction -> NodeView
+GET      /breaker                        the global breaker -> BreakerView
+POST     /breaker                        BreakerAction -> BreakerView
 GET      /decisions                      query: see DecisionQuery -> DecisionPage
 GET      /decisions/{id}                 id, unique prefix of one, or request id -> DecisionDetail
 GET      /series                         query: window=live|minutes, from, to -> Series

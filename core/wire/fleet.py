@@ -18,11 +18,13 @@ class PlaceView(Answer):
 
 
 class BreakerView(Answer):
-    """State of a node's breaker."""
+    """State of a node's breaker, or of the global one."""
 
     state: str = "closed"
     """closed, open, half_open; by an operator: tripped, held (kept closed)."""
     reason: str = ""
+    actor: str = ""
+    """Who set it; empty where it moved by itself."""
     manual: bool = False
     until_s: float | None = None
     """Seconds until it may try again; None while closed."""
@@ -192,6 +194,8 @@ class FleetState(Answer):
     models: list[str] = []
     problems: list[str] = []
     """Sentences for a person, worst first; empty when all is well."""
+    breaker: BreakerView = BreakerView()
+    """The global breaker: open or tripped, requests go round robin whatever the policy."""
 
 
 class HealthView(Answer):

@@ -63,7 +63,10 @@ class ActionReason(Ask):
 
 
 class BreakerAction(Ask):
-    """POST /nodes/{id}/breaker: take the node out, close the breaker, or keep it closed."""
+    """POST /nodes/{id}/breaker: take the node out, close the breaker, or keep it closed.
+
+    POST /breaker does the same to the global breaker: tripped, requests go round robin.
+    """
 
     action: Literal["trip", "reset", "hold"]
     reason: str = Field(min_length=3, max_length=500)

@@ -1,0 +1,111 @@
+"""Admin routes of nodes and breakers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import APIRouter
+
+from core import wire
+from core.domain import EventEndpoints, NodeId, NodeSpec, Place
+from core.errors import BadRequest
+from core.gateway import overview
+from core.gateway.breaker_acts import switch_global, switch_node
+from core.gateway.views import breaker_view
+
+if TYPE_CHECKING:
+    from core.gateway.service import Service
+
+DEFAULT_BLOCK_SIZE = 16
+
+
+def node_routes(service: Service) -> APIRouter:
+    """All routes, to be mounted under the API's prefix."""
+    router = APIRouter(tags=["nodes"])
+
+    @router.get("/nodes")
+    async def nodes() -> wire.NodeList:
+        return wire.NodeList(nodes=overview.node_views(service))
+
+    @router.post("/nodes", status_code=201)
+    async def register(asked: wire.NodeRegistration) -> wire.NodeView:
+        await service.add_node(_spec(asked))
+        return overview.node_view(service, NodeId(asked.id))
+
+    @router.get("/nodes/{node}")
+    async def one(node: str) -> wire.NodeView:
+        return overview.node_view(service, NodeId(node))
+
+    @router.delete("/nodes/{node}")
+    async def remove(node: str) -> wire.Done:
+        await service.remove_node(NodeId(node))
+        return wire.Done(message=f"{node} is removed; requests on it go on")
+
+    @router.post("/nodes/{node}/drain")
+    async def drain(node: str, why: wire.ActionReason | None = None) -> wire.NodeView:
+        return _drain(service, node, True, why)
+
+    @router.post("/nodes/{node}/undrain")
+    async def undrain(node: str, why: wire.ActionReason | None = None) -> wire.NodeView:
+        return _drain(service, node, False, why)
+
+    @router.post("/nodes/{node}/breaker")
+    async def breaker(node: str, act: wire.BreakerAction) -> wire.NodeView:
+        switch_node(service, NodeId(node), act)
+        return overview.node_view(service, NodeId(node))
+
+    @router.get("/breaker")
+    async def global_breaker() -> wire.BreakerView:
+        return _global(service)
+
+    @router.post("/breaker")
+    async def switch(act: wire.BreakerAction) -> wire.BreakerView:
+        switch_global(service, act)
+        return _global(service)
+
+    return router
+
+
+def _global(service: Service) -> wire.BreakerView:
+    return breaker_view(service.conductor.detector.breaker.switch, service.clock.now())
+
+
+def _spec(asked: wire.NodeRegistration) -> NodeSpec:
+    """A registration as a spec; BadRequest where an address cannot be meant."""
+    if not asked.url.startswith(("http://", "https://")):
+        raise BadRequest("must start with http:// or https://", field="url")
+    events = asked.events
+    if events is not None:
+        for field in ("live", "replay"):
+            value = getattr(events, field)
+            if value is not None and (not value.startswith("tcp://") or "*" in value):
+                raise BadRequest("must be tcp://host:port to connect to", field=f"events.{field}")
+    return NodeSpec(
+        id=NodeId(asked.id),
+        url=asked.url.rstrip("/"),
+        engine=asked.engine,
+        role=asked.role,
+        models=tuple(asked.models),
+        adapters=dict(asked.adapters),
+        block_size=asked.block_size or DEFAULT_BLOCK_SIZE,
+        kv_capacity_tokens=asked.kv_capacity_tokens,
+        context_tokens_max=asked.context_tokens_max,
+        batch_max=asked.batch_max,
+        queue_max=asked.queue_max,
+        profile=asked.profile,
+        speed=asked.speed,
+        place=Place(host=asked.place.host, rack=asked.place.rack, zone=asked.place.zone),
+        links=tuple(asked.links),
+        events=EventEndpoints(**events.model_dump()) if events is not None else None,
+        dp_rank=asked.dp_rank,
+        tenants=frozenset(asked.tenants),
+        kv_transfer=asked.kv_transfer,
+        can_fetch=asked.can_fetch,
+        weight=asked.weight,
+    )
+
+
+def _drain(service: Service, node: str, on: bool, why: wire.ActionReason | None) -> wire.NodeView:
+    why = why or wire.ActionReason()
+    service.drain_node(NodeId(node), on, reason=why.reason, author=why.author)
+    return overview.node_view(service, NodeId(node))
