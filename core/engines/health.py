@@ -21,6 +21,9 @@ class Probe(enum.StrEnum):
     GOOD = "good"
     BAD = "bad"
     """No answer in time, a reset, or a status that says not ready."""
+    CUT = "cut"
+    """The connection was made and then broken without an answer, as a dying process does it;
+    counts as BAD, but it is worth asking again at once."""
     GONE = "gone"
     """The connection was refused: no process listens there."""
 

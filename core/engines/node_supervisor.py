@@ -27,6 +27,7 @@ from core.fleet.transition import TransitionEvent
 from core.fleet.trust import COOLING
 
 _log = structlog.get_logger("conductor.engines")
+_CONFIRMATIONS = 4
 
 
 class NodeSupervisor:
@@ -117,20 +118,34 @@ class NodeSupervisor:
 
     async def check(self) -> Health:
         """Probe once and tell the conductor what it means."""
-        probe = await self._probe.health(timeout_s=self._tools.rules.health.timeout_s)
+        probe = await self._ask()
         if probe is Probe.GOOD and not await self._identified():
             probe = Probe.BAD
         health = self._tracker.observe(probe)
         self.status.probes += 1
         if probe is Probe.GONE:
             self._process_gone()
-        elif probe is Probe.BAD and not self.status.last_error:
+        elif probe is not Probe.GOOD and not self.status.last_error:
             self.status.last_error = "the health probe got no good answer in time"
         elif probe is Probe.GOOD:
             self._gone, self.status.last_error = False, ""
         self.status.health, self.status.streak = health, self._tracker.streak
         self._tools.conductor.set_health(self.node, health, self._now())
         return health
+
+    async def _ask(self) -> Probe:
+        """One probe; a connection that was cut is tried again at once, and counted once.
+
+        A killed process cuts its connections some time before its port refuses new ones, and
+        only a refusal shows that it is gone.
+        """
+        probe = Probe.CUT
+        for _ in range(_CONFIRMATIONS):
+            probe = await self._probe.health(timeout_s=self._tools.rules.health.timeout_s)
+            if probe is not Probe.CUT:
+                break
+            await asyncio.sleep(self._tools.rules.poke_s)
+        return probe
 
     async def _identified(self) -> bool:
         """Whether we know which process answers; asks where the node is about to rise."""

@@ -70,8 +70,10 @@ class EngineProbe:
                 timeout=timeout_s,
                 headers={"connection": "close"},
             )
+        except httpx.TimeoutException:
+            return Probe.BAD
         except httpx.TransportError as error:
-            return Probe.GONE if _refused(error) else Probe.BAD
+            return Probe.GONE if _refused(error) else Probe.CUT
         return Probe.GOOD if answer.status_code == 200 else Probe.BAD
 
     async def scrape(self, *, whole: bool = False) -> Reading:

@@ -110,9 +110,11 @@ async def test_a_restarted_engine_earns_no_credit_for_its_old_cache(
         await becomes(lambda: credit(f, installed, node, text) > 500, within_s=5)
         began = time.monotonic()
         killing = asyncio.create_task(asyncio.to_thread(engine.kill))
-        await becomes(lambda: credit(f, installed, node, text) == 0, within_s=2)
-        figure(f"{node}: from SIGKILL to no credit", f"{1000 * (time.monotonic() - began):.0f} ms")
+        await becomes(lambda: credit(f, installed, node, text) == 0, within_s=10)
+        took = time.monotonic() - began
+        figure(f"{node}: from SIGKILL to no credit", f"{1000 * took:.0f} ms")
         await killing
+        assert took < 2.0, "the promise itself, counted from the signal"
         engine.start()
         credits = await watch_restart(f, installed, node, text, engine)
         assert set(credits) == {0}, "old credit came back while the engine restarted"

@@ -132,3 +132,26 @@ async def test_a_server_with_ranks_becomes_one_node_a_rank():
             assert spec.events.live == f"tcp://127.0.0.1:{6000 + rank}"
             slot = fleet.slot(NodeId(f"n#{rank}"))
             await until(lambda s=slot, r=rank: fleet.running[s] == r + 3, what="its own gauges")
+
+
+async def test_a_cut_connection_is_asked_again_at_once_and_counted_once():
+    """A dying process cuts connections before its port refuses them: no wait in between."""
+    state = {"cutting": False, "cuts": 0}
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/health" and state["cutting"]:
+            state["cuts"] += 1
+            request.transport.abort()
+        if request.path == "/v1/models":
+            return web.json_response({"data": [{"id": "tiny", "max_model_len": 4096}]})
+        return web.Response(text="")
+
+    async with served(answer) as url, watching() as w:
+        await w.fleet.add(NodeSpec(id=NODE, url=url, block_size=32))
+        await w.healthy()
+        probes = w.fleet.status(NODE).probes
+        state["cutting"] = True
+        await until(lambda: w.fleet.status(NODE).streak == -1, what="a failed probe")
+        assert state["cuts"] == 4
+        assert w.health() is Health.SUSPECT, "one failed probe, however often it was repeated"
+        assert w.fleet.status(NODE).probes <= probes + 2

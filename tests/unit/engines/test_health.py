@@ -14,7 +14,7 @@ def after(*results: Probe) -> Health:
     return tracker.health
 
 
-G, B, X = Probe.GOOD, Probe.BAD, Probe.GONE
+G, B, C, X = Probe.GOOD, Probe.BAD, Probe.CUT, Probe.GONE
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,8 @@ G, B, X = Probe.GOOD, Probe.BAD, Probe.GONE
         ([G, B, B], Health.SUSPECT),
         ([G, B, B, B], Health.DEAD),
         ([G, B, B, G, B, B], Health.SUSPECT),
+        ([G, C], Health.SUSPECT),
+        ([G, C, B, C], Health.DEAD),
         ([G, X], Health.DEAD),
         ([G, B, X], Health.DEAD),
         ([G, X, G], Health.DEAD),
