@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -138,7 +139,7 @@ class LimitSettings(_Part):
 
     body_bytes_max: int = Field(default=8 << 20, ge=1024, description="bytes; largest request body")
     requests_max: int = Field(default=20_000, ge=1, description="requests in flight; beyond it 503")
-    connect_timeout_s: Positive = Field(default=0.5, description="s; to an engine")
+    connect_timeout_s: Positive = Field(default=2.0, description="s; to an engine")
     first_byte_timeout_s: Positive = Field(default=120.0, description="s; engine's first byte")
     idle_timeout_s: Positive = Field(default=60.0, description="s; between bytes of a stream")
     retries_max: int = Field(
@@ -161,6 +162,24 @@ class ProbeSettings(_Part):
     )
 
 
+class RegistrationSettings(_Part):
+    """Which nodes may be registered while the service runs; those of this file are trusted."""
+
+    allowed_networks: tuple[str, ...] = Field(
+        default=(
+            "127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7",
+        ),
+        description="networks (CIDR) nodes may be in; metadata and link-local addresses never",
+    )  # fmt: skip
+
+    @field_validator("allowed_networks")
+    @classmethod
+    def _are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            ip_network(text)  # ValueError says what is wrong with it
+        return value
+
+
 class EmulationSettings(_Part):
     """The emulated fleet and workload that `conductor up` starts without nodes of your own."""
 
@@ -172,6 +191,9 @@ class EmulationSettings(_Part):
     kv_tokens: int = Field(default=3_000_000, ge=1024, description="KV cache of a node, tokens")
     profile: str = Field(default="tiny-emulated", description="cost profile")
     time_scale: Positive = Field(default=1.0, description="model times are divided by this")
+    tick_ms: float = Field(
+        default=40.0, ge=0, description="ms; decoded tokens are written this rarely"
+    )
     requests_per_s: float = Field(default=2.0, ge=0, description="1/s; built-in workload; 0: none")
 
 
@@ -194,6 +216,7 @@ class Settings(BaseSettings):
     models: tuple[ModelSettings, ...] = ()
     limits: LimitSettings = LimitSettings()
     probe: ProbeSettings = ProbeSettings()
+    registration: RegistrationSettings = RegistrationSettings()
     emulation: EmulationSettings = EmulationSettings()
     tunables: dict[str, Any] = Field(default={}, description="start values of live tunables")
 
