@@ -6,8 +6,11 @@ empty in both runs. So compare the two sides; neither is a forecast of absolute 
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -16,7 +19,7 @@ from core.control.window import Seen
 from core.domain import NodeSpec
 from core.errors import BadRequest
 from core.fleet.state import FleetState
-from core.simulation.runner import run_all
+from core.simulation.runner import run_scenario
 from core.simulation.scenario import Scenario
 from core.simulation.workload import Workload
 from core.tunables import Tunables, diff
@@ -130,10 +133,14 @@ def scenario(shape: FleetShape, t: Tunables) -> Scenario:
 
 
 def replay(seen: Sequence[Seen], shape: FleetShape, live: Tunables, proposed: Tunables) -> Replayed:
-    """Both runs, in processes of their own. Blocks: call it from a thread."""
+    """Both runs, in a process of its own that yields to the service. Blocks: call it from a
+    thread."""
     load = workload(seen)
     both = [scenario(shape, live), scenario(shape, proposed)]
-    mine, theirs = run_all(both, load, workers=2, reduce=_summary)
+    # Spawned, not forked: a fork copies the locks of the service's threads.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, initializer=os.nice, initargs=(10,)) as pool:
+        mine, theirs = pool.map(_summary, both, [load, load])
     return Replayed(
         requests=len(load),
         span_s=load.span_s,
@@ -146,6 +153,5 @@ def replay(seen: Sequence[Seen], shape: FleetShape, live: Tunables, proposed: Tu
     )
 
 
-def _summary(result: Any) -> dict[str, Any]:
-    summary: dict[str, Any] = result.summary()
-    return summary
+def _summary(run: Scenario, load: Workload) -> dict[str, Any]:
+    return run_scenario(run, load).summary()
