@@ -14,17 +14,18 @@ from core.audit import Recorder
 from core.clock import Clock, SystemClock, seeded
 from core.conductor import Conductor
 from core.domain import NodeId
+from core.engines.addresses import check_trusted, networks
 from core.engines.health import HealthRules
 from core.engines.parity import Parity
 from core.engines.supervisor import FleetSupervisor
 from core.engines.watch import WatchRules
-from core.errors import Invalid
+from core.errors import Invalid, UsageError
 from core.gateway.limits import Limits
 from core.gateway.service import Service
 from core.jobs import drained, telemetry_recorded
 from core.policy import get_policy
 from core.prompt import LocalTokenizer, Prompts
-from core.settings import LimitSettings, ProbeSettings, Settings
+from core.settings import LimitSettings, ProbeSettings, RegistrationSettings, Settings
 from core.tunables import Tunables
 from storage.store import Storage, open_storage
 
@@ -37,10 +38,12 @@ async def running_service(
 ) -> AsyncIterator[Service]:
     """A whole scheduler process, entered: nodes watched, records written; left in order.
 
-    Raises Invalid for tunables or tokenizers that make no sense, before anything starts.
+    Raises Invalid for tunables, tokenizers or node addresses that make no sense, before
+    anything starts.
     """
     clock = clock or SystemClock()
     tunables = start_tunables(settings)
+    check_nodes(settings)
     prompts = make_prompts(settings)
     rng = seeded(settings.seed)
     conductor = Conductor(tunables=tunables, rng=rng, new_id=timed_ids(clock, rng))
@@ -62,7 +65,7 @@ async def running_service(
             store=storage.store,
             sink=storage.sink,
             fleet=supervisor,
-            limits=limits(settings.limits),
+            limits=limits(settings.limits, settings.registration),
             rng=random.Random(rng.getrandbits(64)),
             version=product_version(),
             node_notes=supervisor.notes,
@@ -122,7 +125,17 @@ def timed_ids(clock: Clock, rng: random.Random) -> Callable[[], str]:
     return new_id
 
 
-def limits(s: LimitSettings) -> Limits:
+def check_nodes(settings: Settings) -> None:
+    """Invalid, naming the node's field, where one is at an address that no node may have."""
+    for node in settings.nodes:
+        try:
+            check_trusted(node.spec())
+        except UsageError as e:
+            where = f"nodes.{node.id}.{e.field}"
+            raise Invalid(f"nodes.{node.id}.{e.message}", field=where) from None
+
+
+def limits(s: LimitSettings, registration: RegistrationSettings) -> Limits:
     """The gateway's limits with the settings' values."""
     return Limits(
         body_bytes_max=s.body_bytes_max,
@@ -134,6 +147,7 @@ def limits(s: LimitSettings) -> Limits:
         retry_share=s.retry_share,
         retry_min=s.retry_min,
         drain_s=s.drain_s,
+        allowed_networks=networks(registration.allowed_networks),
     )
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from core.engines.addresses import Network, networks
+from core.settings import RegistrationSettings
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -48,3 +51,5 @@ class Limits:
     """Prompts longer than this are tokenized in a thread."""
     tokenize_timeout_s: float = 5.0
     """An engine's /tokenize; after it the prompt is scheduled by its text."""
+    allowed_networks: tuple[Network, ...] = networks(RegistrationSettings().allowed_networks)
+    """Where nodes registered at run time may be."""

@@ -33,6 +33,7 @@ from core.domain import (
 from core.engines.base import EngineAdapter
 from core.engines.registry import adapters
 from core.fleet.ledger import Reservation
+from core.gateway.admission import check_addresses
 from core.gateway.budget import RetryBudget
 from core.gateway.elsewhere import Elsewhere
 from core.gateway.engine_tokens import EngineTokenizer
@@ -270,7 +271,8 @@ class Service:
         return self.engines[spec.engine]
 
     async def add_node(self, spec: NodeSpec) -> None:
-        """Register a node at run time. Conflict for a known id."""
+        """Register a node at run time. Conflict for a known id, Forbidden for its address."""
+        await check_addresses(spec, self.limits.allowed_networks)
         if self.fleet is not None:
             await self.fleet.add(spec)
         else:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from gateway_world import Engine, engines, gateway, until
+from gateway_world import PATIENT, Engine, engines, gateway, until
 
 from core import wire
+from core.engines.addresses import networks
+from core.errors import Invalid
+from core.settings import Settings
 from core.tunables import Tunables
+from core.wiring import check_nodes, running_service
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +133,56 @@ async def test_an_unknown_node_has_no_breaker():
     async with gateway() as w:
         act = {"action": "trip", "reason": "a good one"}
         assert (await ask(w, "POST", "/nodes/none/breaker", act, status=404)).param == "node"
+
+
+# -- addresses ------------------------------------------------------------------------------------
+
+BAD_ADDRESSES = [
+    ({"url": "http://169.254.169.254/latest"}, 403, "url"),
+    ({"url": "http://8.8.8.8:8000"}, 403, "url"),
+    ({"url": "http://metadata.google.internal"}, 403, "url"),
+    ({"url": "http://2130706433:8000"}, 422, "url"),
+    ({"url": "http://[::ffff:127.0.0.1]:8000"}, 422, "url"),
+    ({"url": "http://user@127.0.0.1:8000"}, 422, "url"),
+    ({"url": "http://127.0.0.1:8000/#x"}, 422, "url"),
+    ({"url": "http://127.0.0.1.:8000"}, 422, "url"),
+    ({"url": "http://no-such-name.invalid"}, 422, "url"),
+    ({"url": "gopher://127.0.0.1:70"}, 422, "url"),
+    ({"events": {"live": "tcp://169.254.169.254:80"}}, 403, "events.live"),
+    ({"events": {"live": "tcp://127.0.0.1:5", "replay": "tcp://0.0.0.0:6"}}, 403, "events.replay"),
+    ({"events": {"live": "tcp://*:5557"}}, 422, "events.live"),
+]
+
+
+async def test_registrations_at_bad_addresses_are_refused_before_anything_connects():
+    async with gateway() as w:
+        for change, status, field in BAD_ADDRESSES:
+            body = {"id": "x", "url": "http://127.0.0.1:9", **change}
+            assert (await ask(w, "POST", "/nodes", body, status=status)).param == field, change
+        assert not len(w.service.conductor.fleet) and not w.supervisor.statuses()
+        publisher = {
+            "endpoint": "tcp://169.254.169.254:80", "type": "vLLM", "modelname": "m",
+            "instance_id": "i", "block_size": 16,
+        }  # fmt: skip
+        async with w.client.post(f"{w.url}/register", json=publisher) as answer:
+            assert answer.status == 403
+        assert not len(w.service.conductor.fleet)
+
+
+async def test_every_address_of_a_name_is_judged_and_networks_are_a_setting():
+    narrow = replace(PATIENT, allowed_networks=networks(["10.0.0.0/8"]))
+    async with gateway(limits=narrow) as w:
+        body = {"id": "x", "url": "http://localhost:9", "engine": "emulated"}
+        error = await ask(w, "POST", "/nodes", body, status=403)
+        assert error.param == "url" and "allowed_networks" in error.message
+    async with gateway() as w:
+        await ask(w, "POST", "/nodes", body, status=201)
+
+
+async def test_nodes_of_the_settings_file_are_trusted_but_not_with_metadata():
+    settings = Settings(nodes=({"id": "n", "url": "http://169.254.169.254"},))
+    with pytest.raises(Invalid, match=r"nodes\.n\.url") as caught:
+        async with running_service(settings):
+            pass
+    assert caught.value.field == "nodes.n.url"
+    check_nodes(Settings(nodes=({"id": "n", "url": "http://8.8.8.8:8000"},)))

@@ -133,10 +133,10 @@ async def test_nodes_register_drain_and_leave(pair, tmp_path):
     ("change", "status", "param"),
     [
         ({"id": "no spaces"}, 422, "id"),
-        ({"url": "ftp://127.0.0.1:1"}, 400, "url"),
+        ({"url": "ftp://127.0.0.1:1"}, 422, "url"),
         ({"block_size": 0}, 422, "block_size"),
         ({"unknown": 1}, 422, "unknown"),
-        ({"events": {"live": "ipc:///x"}}, 400, "events.live"),
+        ({"events": {"live": "ipc:///x"}}, 422, "events.live"),
         ({"profile": "nope"}, 404, "profile"),
     ],
 )
