@@ -7,17 +7,17 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 
-from core.domain import NodeSpec
 from core.engines.probe import EngineProbe, make_client
 from core.engines.registry import adapter
 from core.errors import ConductorError
 from core.launcher import require_free
 from core.prompt import Prompts
-from core.settings import Settings
+from core.settings import NodeSettings, Settings
 from core.wiring import make_prompts, start_tunables
 from storage import migrate
 
@@ -53,11 +53,17 @@ async def checks(settings: Settings) -> list[Check]:
     if not settings.nodes:
         detail = "no [[nodes]] in the settings: `conductor up` starts an emulated fleet"
         return [*found, Check("nodes", "note", detail)]
-    prompts = make_prompts(settings)
+    try:
+        prompts = make_prompts(settings)
+    except ConductorError as e:
+        found.append(Check("tokenizers", "failed", e.message))
+        prompts = Prompts({})
     async with make_client(timeout_s=_TIMEOUT_S) as client:
-        specs = [node.spec() for node in settings.nodes]
-        lists = await asyncio.gather(*(_node(spec, client, prompts) for spec in specs))
-    prompts.close()
+        nodes = [_node(node, client, prompts) for node in settings.nodes]
+        try:
+            lists = await asyncio.gather(*nodes)
+        finally:
+            prompts.close()
     return found + [check for several in lists for check in several]
 
 
@@ -81,7 +87,8 @@ def _tried(name: str, act: Any) -> Check:
 
 def _database(settings: Settings) -> str:
     url = settings.database
-    if not settings.database_url and not (settings.state_dir / "conductor.db").exists():
+    file = url.removeprefix("sqlite:///")
+    if file != url and not Path(file).exists():
         return f"{url} will be created at the first start"
     version, newest = migrate.current(url), migrate.head()
     return f"{url} at schema {version}" + ("" if version == newest else f", newest is {newest}")
@@ -95,9 +102,9 @@ def _port(what: str, host: str, port: int) -> Check:
     return Check(f"{what} address", "ok", f"{host}:{port} is free")
 
 
-async def _node(spec: NodeSpec, client: httpx.AsyncClient, prompts: Prompts) -> list[Check]:
+async def _node(node: NodeSettings, client: httpx.AsyncClient, prompts: Prompts) -> list[Check]:
     """Reachability, models, events and tokenizer parity of one node."""
-    name = f"node {spec.id}"
+    spec, name = node.spec(), f"node {node.id}"
     probe = EngineProbe(spec, adapter(spec.engine), client)
     try:
         seen = await probe.discover()
@@ -111,10 +118,11 @@ async def _node(spec: NodeSpec, client: httpx.AsyncClient, prompts: Prompts) -> 
         Check(name, "ok", f"{spec.url} serves {', '.join(models)}; block {block}, KV {capacity}")
     ]
     events = spec.events or seen.events.get(spec.dp_rank or 0)
-    if events:
+    if events and node.events != "off":
         out.append(Check(f"{name} events", "ok", f"KV events at {events.live}"))
     else:
-        out.append(Check(f"{name} events", "note", "no KV events: routing history is used instead"))
+        why = "KV events are off" if node.events == "off" else "no KV events"
+        out.append(Check(f"{name} events", "note", f"{why}: routing history is used instead"))
     out += [Check(f"{name} note", "note", note) for note in seen.notes]
     return out + [await _parity(name, probe, model, prompts) for model in models]
 

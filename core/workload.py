@@ -85,8 +85,11 @@ async def run_workload(
 ) -> int:
     """Send requests as a Poisson stream until cancelled, or `limit` of them; how many were sent.
 
-    Errors are not fatal: the service may start later or be away for a while.
+    Errors are not fatal: the service may start later or be away for a while. A rate of 0 sends
+    nothing.
     """
+    if requests_per_s <= 0:
+        return 0
     rng = random.Random(seed)
     maker = SessionMaker(rng)
     tasks: set[asyncio.Task[None]] = set()
