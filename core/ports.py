@@ -172,6 +172,13 @@ class SinkCounters:
     last_batch_rows: int = 0
     last_batch_s: float = 0.0
     """How long the last stored batch took."""
+    spooled: int = 0
+    """Rows in the local spool, waiting for the database."""
+    spool_bytes: int = 0
+    spool_damaged: int = 0
+    """Stretches of spool files that could not be read."""
+    spool_failures: int = 0
+    """Failed attempts to write the spool."""
 
 
 class RecordSink(Protocol):

@@ -32,7 +32,7 @@ _OUTCOME_FIELDS = tuple(
     {"decided_us": "decided_at", "finished_us": "finished_at"}.get(c.name, c.name)
     for c in outcomes.columns
 )
-_READING = tuple(c.name for c in node_telemetry.columns if c.name not in ("at_us", "node"))
+_READING = tuple(str(c.name) for c in node_telemetry.columns if c.name not in ("at_us", "node"))
 _RENAMED = {"at": "at_us", "decided_at": "decided_us", "finished_at": "finished_us"}
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "nodes": ("id", "spec", "state", "first_seen_us", "updated_us"),

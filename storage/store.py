@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 
 from sqlalchemy import ColumnElement, Connection, FromClause, func, select
 from sqlalchemy.exc import SQLAlchemyError
@@ -30,6 +31,7 @@ from storage import series as series_reads
 from storage.database import parse_url, reader_engine, writer_engine
 from storage.decisions import JOINED
 from storage.models import decisions, events, node_telemetry, nodes, outcomes
+from storage.spool import MIB, Spool
 from storage.writer import Writer
 
 
@@ -167,16 +169,26 @@ class Storage:
         self.store.close()
 
 
-def open_storage(database_url: str, *, capacity: int = 100_000, batch_max: int = 1_000) -> Storage:
+def open_storage(
+    database_url: str,
+    *,
+    spool_dir: Path | None = None,
+    spool_bytes_max: int = 256 * MIB,
+    capacity: int = 100_000,
+    batch_max: int = 1_000,
+) -> Storage:
     """Open the database, bring its schema up to date, and start the writer.
 
-    A database that is away is no error here: the writer migrates and stores once it is back.
-    SchemaMismatch when a newer release made the schema, BadRequest for a URL that makes no sense.
+    `spool_dir`: where rows wait on disk while the database is away or slow; None keeps them in
+    memory. A database that is away is no error here: the writer migrates and stores once it is
+    back. SchemaMismatch when a newer release made the schema, BadRequest for a URL that makes no
+    sense.
     """
     parse_url(database_url)
     migrated = migrate.try_upgrade(database_url)
     writer = Writer(
         writer_engine(database_url),
+        spool=Spool(spool_dir, bytes_max=spool_bytes_max),
         prepare=None if migrated else lambda: migrate.upgrade(database_url),
         capacity=capacity,
         batch_max=batch_max,

@@ -92,6 +92,11 @@ class PostgresServer:
                 raise RuntimeError("the Postgres server did not start")
             time.sleep(0.05)
 
+    @property
+    def running(self) -> bool:
+        """Whether it was started and not stopped."""
+        return self._process is not None
+
     def stop(self, *, at_once: bool = True) -> None:
         """Stop: at once as a crash would, or after the sessions were ended in order."""
         if self._process is None:
