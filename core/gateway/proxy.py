@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from core.domain import NodeId, Rejection
-from core.errors import ConductorError, Overloaded
+from core.errors import CapacityError, ConductorError
 from core.gateway import errors
 from core.gateway.attempt import Attempt
 from core.gateway.exchange import ClientGone, Exchange
@@ -55,9 +55,9 @@ async def guarded(service: Service, exchange: Exchange, work: Work) -> None:
 
 def _admit(service: Service) -> None:
     if service.stopping:
-        raise Overloaded("the scheduler is stopping", retry_after_s=1)
+        raise CapacityError("the scheduler is stopping", retry_after_s=1)
     if len(service.flights) > service.limits.requests_max:
-        raise Overloaded("too many requests in flight", retry_after_s=1)
+        raise CapacityError("too many requests in flight", retry_after_s=1)
 
 
 async def _late_end(exchange: Exchange, why: Interrupt) -> None:
