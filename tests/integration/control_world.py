@@ -10,8 +10,15 @@ from dataclasses import dataclass, field
 from gateway_world import gateway
 
 from core import wire
+from core.engines.health import HealthRules
+from core.engines.watch import WatchRules
 from storage.store import open_storage
 
+CALM = WatchRules(
+    health=HealthRules(interval_s=0.5, timeout_s=10.0, down_after=10, up_after=1),
+    scrape_interval_s=0.5,
+)
+"""A machine under load may answer late; nodes do not die in these tests."""
 WHY = {"reason": "a test of it", "author": "op"}
 
 
@@ -19,8 +26,10 @@ WHY = {"reason": "a test of it", "author": "op"}
 async def controlled(made, folder, *, tunables=None, **spec):
     """The world with its storage; records reach it on `flushed`."""
     with open_storage(f"sqlite:///{folder}/records.db") as storage:
-        specs = [e.spec(**spec) for e in made]
-        async with gateway(*specs, store=storage.store, sink=storage.sink, tunables=tunables) as w:
+        specs = [e.spec(**{"kv_transfer": "", **spec}) for e in made]  # decode where prefilled
+        async with gateway(
+            *specs, store=storage.store, sink=storage.sink, tunables=tunables, rules=CALM
+        ) as w:
             w.extra["storage"] = storage
             yield w
 
@@ -55,6 +64,7 @@ class Load:
     world: object
     rate: float = 15.0
     groups: int = 24
+    skew: float = 4.0
     shared: int = 512
     tail: int = 64
     output: int = 8
@@ -78,7 +88,9 @@ class Load:
         rng, loop = random.Random(self.seed), asyncio.get_running_loop()
         self._open, due = set(), loop.time()
         while True:
-            group = self.hot or 1 + min(int(rng.expovariate(4.0 / self.groups)), self.groups - 1)
+            group = self.hot or 1 + min(
+                int(rng.expovariate(self.skew / self.groups)), self.groups - 1
+            )
             task = asyncio.create_task(self.one(group))
             self._open.add(task)
             due = max(due + rng.expovariate(self.rate), loop.time() - 1.0)
