@@ -230,9 +230,17 @@ def _scan(events: list[bytes], seen: Seen, done: bool) -> tuple[int, bool]:
         data = event_data(event)
         if data == b"[DONE]":
             done = True
+        elif _plain(data):
+            tokens += 1
         elif data.startswith(b"{"):
             tokens += _take(orjson.loads(data), seen)
     return tokens, done
+
+
+def _plain(data: bytes) -> bool:
+    """Whether a chunk is a token and nothing else, so that it need not be parsed."""
+    told = b'"usage"' in data and b'"usage":null' not in data
+    return b'"choices":[{' in data and not told and b'"error"' not in data
 
 
 def _take(chunk: dict[str, Any], seen: Seen) -> int:

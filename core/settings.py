@@ -158,7 +158,7 @@ class ProbeSettings(_Part):
     down_after: int = Field(default=3, ge=1, description="failed checks until dead")
     up_after: int = Field(default=2, ge=1, description="good checks until healthy again")
     scrape_interval_s: Positive = Field(
-        default=0.5, description="s; between readings of the metrics"
+        default=1.0, description="s; between readings of the metrics"
     )
 
 
@@ -187,12 +187,12 @@ class EmulationSettings(_Part):
     decode: int = Field(default=2, ge=0, description="decode nodes")
     both: int = Field(default=1, ge=0, description="nodes that do both")
     model: str = Field(default="demo-7b", description="served model name")
-    block_size: int = Field(default=32, ge=1, description="tokens a KV block")
+    block_size: int = Field(default=128, ge=1, description="tokens a KV block")
     kv_tokens: int = Field(default=3_000_000, ge=1024, description="KV cache of a node, tokens")
     profile: str = Field(default="tiny-emulated", description="cost profile")
     time_scale: Positive = Field(default=1.0, description="model times are divided by this")
     tick_ms: float = Field(
-        default=40.0, ge=0, description="ms; decoded tokens are written this rarely"
+        default=100.0, ge=0, description="ms; decoded tokens are written this rarely"
     )
     requests_per_s: float = Field(default=2.0, ge=0, description="1/s; built-in workload; 0: none")
 
