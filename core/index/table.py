@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, repeat
 
 from core.domain import Medium
 from core.index.forest import BRANCHING, Forest
@@ -21,6 +21,8 @@ _KEY_BYTES = 48
 _INTERNED_MAX = 1 << 16
 _PRUNE_FROM = 0.95
 _PRUNE_TO = 0.80
+_NOBODY = repeat(0)
+_NO_CHILD: repeat[int | None] = repeat(None)
 
 
 class BlockTable:
@@ -219,6 +221,45 @@ class BlockTable:
         """Take the lane out of the masks of `keys`, unless it holds them in another medium."""
         if self.tiers.used or medium is not Medium.GPU:
             keys = self.tiers.removed(medium, keys, lane.bit)
+        elif not lane.gaps:
+            keys = self._remove_own(lane, keys)
+        if keys:
+            self._remove_each(lane, keys)
+
+    def _remove_own(self, lane: Lane, keys: Sequence[int]) -> Sequence[int]:
+        """Remove in bulk what nobody else holds; returns the keys that are left to do.
+
+        Most of what an engine evicts is held by it alone. The lane has no gaps, and nothing is
+        held below the GPU.
+        """
+        held, bit, children = self.held, lane.bit, self.forest.children
+        if not keys or held.get(keys[0]) != bit or held.get(keys[-1]) != bit:
+            return keys
+        masks = list(map(held.pop, keys, _NOBODY))
+        gone, left = keys, []
+        if masks.count(bit) < len(keys):
+            others = [(key, mask) for key, mask in zip(keys, masks, strict=True) if mask != bit]
+            gone = [key for key, mask in zip(keys, masks, strict=True) if mask == bit]
+            held.update((key, mask) for key, mask in others if mask)
+            left = [key for key, mask in others if mask]
+        lane.blocks -= len(gone)
+        links = list(map(children.pop, gone, _NO_CHILD))
+        if BRANCHING in links or not held.keys().isdisjoint(links):
+            self._bereave_gone(lane, gone, links)
+        return left
+
+    def _bereave_gone(
+        self, lane: Lane, gone: Sequence[int], links: Sequence[int | None]
+    ) -> None:
+        """Put back the links of removed blocks that may still have children, and see to those."""
+        for key, child in zip(gone, links, strict=True):
+            if child is not None and (child == BRANCHING or child in self.held):
+                self.forest.children[key] = child
+                self._bereave(lane, key)
+        self.lanes.note_gaps(lane)
+
+    def _remove_each(self, lane: Lane, keys: Sequence[int]) -> None:
+        """As `remove`, block by block, tails first."""
         held, bit, interned = self.held, lane.bit, self.interned
         children, gaps = self.forest.children, lane.gaps
         keep = self.lanes.live & ~bit

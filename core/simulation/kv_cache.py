@@ -12,6 +12,7 @@ that still carry its number. That makes an access a bulk operation of the dictio
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from itertools import islice, repeat, takewhile
@@ -120,7 +121,9 @@ class KvCache:
         found: list[int] = []
         while accesses and len(found) < count:
             number, keys = accesses.popleft()
-            alive = [key for key in keys if number_of(key) == number]
+            # A later access to a block is one to all before it, so what is left is a tail.
+            start = bisect_left(keys, 1, key=lambda key: number_of(key) == number)
+            alive = keys[start:] if start else keys
             over = len(found) + len(alive) - count
             if over > 0:
                 accesses.appendleft((number, alive[:over]))
