@@ -194,6 +194,8 @@ class NodeSupervisor:
         if moved or failed or (self._stream is None) != (spec.events is None):
             # Nothing may reach the index under what is not true any more.
             await self._detach()
+        # The weight may have changed while the engine was asked and the stream was let go.
+        spec = replace(spec, weight=self.registered.weight)
         if spec != current:
             conductor.update_spec(spec, self._now())
         if self._stream is None and spec.events is not None:

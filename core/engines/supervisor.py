@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -134,6 +135,11 @@ class FleetSupervisor:
             raise NotFound(f"unknown node {node!r}", field="node")
         await self._stop(node)
         self._conductor.remove(node, self._clock.now())
+
+    def weigh(self, node: NodeId, weight: float) -> None:
+        """Let discovery keep a node's new weight; NotFound for an unknown id."""
+        supervisor = self._supervisor(node)
+        supervisor.registered = replace(supervisor.registered, weight=weight)
 
     def poke(self, node: NodeId) -> None:
         """Probe a node now: traffic saw it fail. Unknown nodes are ignored."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
 from core import wire
 from core.domain import EventEndpoints, NodeId, NodeSpec, Place
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from core.gateway.service import Service
 
 DEFAULT_BLOCK_SIZE = 16
+Short = Annotated[str, Query(max_length=500)]
 
 
 def node_routes(service: Service) -> APIRouter:
@@ -35,18 +36,17 @@ def node_routes(service: Service) -> APIRouter:
     async def one(node: str) -> wire.NodeView:
         return overview.node_view(service, NodeId(node))
 
+    @router.patch("/nodes/{node}")
+    async def change(node: str, asked: wire.NodeChange) -> wire.NodeView:
+        service.lifecycle.change(NodeId(node), asked)
+        return overview.node_view(service, NodeId(node))
+
     @router.delete("/nodes/{node}")
-    async def remove(node: str) -> wire.Done:
-        await service.remove_node(NodeId(node))
+    async def remove(node: str, reason: Short = "", author: Short = "") -> wire.Done:
+        await service.lifecycle.remove(NodeId(node), reason=reason, author=author)
         return wire.Done(message=f"{node} is removed; requests on it go on")
 
-    @router.post("/nodes/{node}/drain")
-    async def drain(node: str, why: wire.ActionReason | None = None) -> wire.NodeView:
-        return _drain(service, node, True, why)
-
-    @router.post("/nodes/{node}/undrain")
-    async def undrain(node: str, why: wire.ActionReason | None = None) -> wire.NodeView:
-        return _drain(service, node, False, why)
+    _cordon_routes(router, service)
 
     @router.post("/nodes/{node}/breaker")
     async def breaker(node: str, act: wire.BreakerAction) -> wire.NodeView:
@@ -63,6 +63,31 @@ def node_routes(service: Service) -> APIRouter:
         return _global(service)
 
     return router
+
+
+def _cordon_routes(router: APIRouter, service: Service) -> None:
+    @router.post("/nodes/{node}/cordon")
+    async def cordon(node: str, why: wire.ActionReason | None = None) -> wire.NodeView:
+        return _cordoned(service, NodeId(node), why, drain=False)
+
+    @router.post("/nodes/{node}/drain")
+    async def drain(node: str, why: wire.ActionReason | None = None) -> wire.NodeView:
+        return _cordoned(service, NodeId(node), why, drain=True)
+
+    @router.post("/nodes/{node}/uncordon")
+    @router.post("/nodes/{node}/undrain")
+    async def resume(node: str, why: wire.ActionReason | None = None) -> wire.NodeView:
+        why = why or wire.ActionReason()
+        service.lifecycle.resume(NodeId(node), reason=why.reason, author=why.author)
+        return overview.node_view(service, NodeId(node))
+
+
+def _cordoned(
+    service: Service, node: NodeId, why: wire.ActionReason | None, *, drain: bool
+) -> wire.NodeView:
+    why = why or wire.ActionReason()
+    service.lifecycle.cordon(node, drain=drain, reason=why.reason, author=why.author)
+    return overview.node_view(service, node)
 
 
 def _global(service: Service) -> wire.BreakerView:
@@ -95,9 +120,3 @@ def _spec(asked: wire.NodeRegistration) -> NodeSpec:
         can_fetch=asked.can_fetch,
         weight=asked.weight,
     )
-
-
-def _drain(service: Service, node: str, on: bool, why: wire.ActionReason | None) -> wire.NodeView:
-    why = why or wire.ActionReason()
-    service.drain_node(NodeId(node), on, reason=why.reason, author=why.author)
-    return overview.node_view(service, NodeId(node))

@@ -8,13 +8,10 @@ from core import wire
 from core.domain import NodeId
 from core.errors import Invalid
 from core.fleet.transition import TransitionEvent
+from core.gateway.lifecycle import OPERATOR
 
 if TYPE_CHECKING:
     from core.gateway.service import Service
-
-OPERATOR = "operator"
-"""Actor of an act whose author did not give a name."""
-
 
 class Machine(Protocol):
     """What both kinds of breaker offer an operator."""

@@ -73,6 +73,12 @@ class Indexer:
         await self._service.remove_node(publisher.node)
         return _name(publisher)
 
+    def forget(self, node: NodeId) -> None:
+        """The node was taken out by other means: its publisher can register again."""
+        if publisher := self._by_node.pop(node, None):
+            key = (publisher.instance, publisher.tenant, publisher.dp_rank)
+            self._publishers.pop(key, None)
+
     def asked(self, question: Question) -> Iterator[tuple[Slot, NodeSpec, Publisher]]:
         """Nodes that a query is about."""
         for slot, spec in self._service.conductor.fleet.slots():

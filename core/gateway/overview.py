@@ -55,7 +55,11 @@ def node_view(service: Service, node: NodeId) -> wire.NodeView:
 
 def _views(service: Service) -> FleetViews:
     return FleetViews(
-        service.conductor, service.live, service.clock.now(), notes=service.node_notes
+        service.conductor,
+        service.live,
+        service.clock.now(),
+        notes=service.node_notes,
+        lifecycle=service.lifecycle,
     )
 
 

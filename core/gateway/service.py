@@ -33,7 +33,6 @@ from core.domain import (
 from core.engines.base import EngineAdapter
 from core.engines.registry import adapters
 from core.fleet.ledger import Reservation
-from core.gateway.admission import check_addresses
 from core.gateway.budget import RetryBudget
 from core.gateway.elsewhere import Elsewhere
 from core.gateway.engine_tokens import EngineTokenizer
@@ -42,6 +41,7 @@ from core.gateway.flights import Flights, Interrupt
 from core.gateway.held import Held
 from core.gateway.indexer import Indexer
 from core.gateway.intake import Names, OutputLengths
+from core.gateway.lifecycle import Lifecycle
 from core.gateway.limits import Limits
 from core.gateway.live import Live
 from core.gateway.problems import problems
@@ -60,6 +60,10 @@ class FleetControl(Protocol):
 
     async def remove(self, node: NodeId) -> object:
         """Stop watching the node and take it out; NotFound for an unknown id."""
+        ...
+
+    def weigh(self, node: NodeId, weight: float) -> None:
+        """Remember a node's new weight, so that discovery keeps it; NotFound."""
         ...
 
     def poke(self, node: NodeId) -> None:
@@ -118,6 +122,7 @@ class Service:
         self.lengths = OutputLengths()
         self.elsewhere = Elsewhere(self)
         self.indexer = Indexer(self)
+        self.lifecycle = Lifecycle(self)
         self.upkeep = Upkeep(self)
         self.control = ControlPlane(
             conductor,
@@ -272,21 +277,11 @@ class Service:
 
     async def add_node(self, spec: NodeSpec) -> None:
         """Register a node at run time. Conflict for a known id, Forbidden for its address."""
-        await check_addresses(spec, self.limits.allowed_networks)
-        if self.fleet is not None:
-            await self.fleet.add(spec)
-        else:
-            self.conductor.register(spec, self.clock.now())
-        self._record_node(spec, "active")
+        await self.lifecycle.add(spec)
 
     async def remove_node(self, node: NodeId) -> None:
         """Take a node out; requests on it go on. NotFound for an unknown id."""
-        spec = self.conductor.fleet.spec(node)
-        if self.fleet is not None:
-            await self.fleet.remove(node)
-        else:
-            self.conductor.remove(node, self.clock.now())
-        self._record_node(spec, "removed")
+        await self.lifecycle.remove(node)
 
     def suspect(self, node: NodeId) -> None:
         """Traffic saw the node fail: have it probed now."""
@@ -297,19 +292,7 @@ class Service:
         """Where a prefill node of a paired flow is met; None where not known."""
         return self.fleet.bootstrap_port(node) if self.fleet is not None else None
 
-    def drain_node(self, node: NodeId, on: bool, *, reason: str = "", author: str = "") -> None:
-        """Stop (or resume) placing requests on a node; recorded with its reason."""
-        spec = self.conductor.fleet.spec(node)
-        self.conductor.drain(node, on, self.clock.now())
-        self._record_node(spec, "draining" if on else "active")
-        data = {"reason": reason, "actor": author}
-        self.record_event("node.draining" if on else "node.resumed", node, data)
-
     def record_event(self, kind: str, node: str, data: Mapping[str, object]) -> None:
         """Keep a transition, if anybody keeps them."""
         if self.recorder is not None:
             self.recorder.event(kind, node, data, self.clock.wall())
-
-    def _record_node(self, spec: NodeSpec, state: str) -> None:
-        if self.recorder is not None:
-            self.recorder.node(spec, state, self.clock.wall())

@@ -77,6 +77,7 @@ class Upkeep:
         service = self._service
         service.conductor.tick(now)
         self._note_events(service.conductor.take_events())
+        service.lifecycle.beat(now)
         service.flights.sweep(now)
         service.elsewhere.expire(now)
         service.conductor.index.sweep(_SWEEP_ENTRIES)

@@ -9,6 +9,7 @@ from core import wire
 from core.conductor import Conductor
 from core.domain import Health, NodeId, NodeSpec, Slot, Trust
 from core.fleet.switch import Switch
+from core.gateway.lifecycle import Lifecycle
 from core.gateway.live import STEP_S, Live, LogHistogram, NodeWindow
 from core.plan.prefill import fleet_load
 
@@ -25,6 +26,7 @@ class FleetViews:
         now: float,
         *,
         notes: Mapping[NodeId, Sequence[str]],
+        lifecycle: Lifecycle,
     ) -> None:
         self._conductor = conductor
         self._now = now
@@ -34,6 +36,7 @@ class FleetViews:
         self._windows = live.node_windows(now)
         self._placed = live.total.per_node
         self._notes = notes
+        self._lifecycle = lifecycle
 
     def nodes(self) -> list[wire.NodeView]:
         """All nodes by slot."""
@@ -71,6 +74,8 @@ class FleetViews:
             trust=trust.trust(slot),
             trust_reason=trust.node(slot).standing.value,
             draining=bool(fleet.draining[slot]),
+            drain=self._lifecycle.drain_view(spec.id),
+            note=self._lifecycle.note(spec.id),
             eligible=self._eligible(slot),
             generation=int(fleet.generation[slot]),
             breaker=breaker_view(self._conductor.breakers.switch(slot), self._now),

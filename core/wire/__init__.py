@@ -11,8 +11,10 @@ GET      /state                          -> FleetState
 GET      /nodes                          -> NodeList
 POST     /nodes                          NodeRegistration -> NodeView (201; 409 duplicate)
 GET      /nodes/{id}                     -> NodeView
-DELETE   /nodes/{id}                     -> Done
-POST     /nodes/{id}/drain, /undrain     ActionReason -> NodeView
+PATCH    /nodes/{id}                     NodeChange -> NodeView
+DELETE   /nodes/{id}                     query: reason, author -> Done
+POST     /nodes/{id}/cordon, /uncordon   ActionReason -> NodeView
+POST     /nodes/{id}/drain, /undrain     ActionReason -> NodeView (progress in `drain`)
 POST     /nodes/{id}/breaker             BreakerAction -> NodeView
 GET      /breaker                        the global breaker -> BreakerView
 POST     /breaker                        BreakerAction -> BreakerView
@@ -97,11 +99,13 @@ from core.wire.decisions import (
 )
 from core.wire.fleet import (
     BreakerView,
+    DrainView,
     FleetState,
     HealthView,
     NodeList,
     NodeLoad,
     NodeView,
+    NoteView,
     PlaceView,
     Quantiles,
     ServiceView,
@@ -111,6 +115,7 @@ from core.wire.nodes import (
     ActionReason,
     BreakerAction,
     EventsAsk,
+    NodeChange,
     NodeRegistration,
     PlaceAsk,
 )
@@ -144,6 +149,7 @@ __all__ = [
     "DecisionQuery",
     "DecisionRow",
     "Done",
+    "DrainView",
     "EffectView",
     "ErrorBody",
     "ErrorDetail",
@@ -157,10 +163,12 @@ __all__ = [
     "HotPrefixView",
     "HotPrefixes",
     "MoveView",
+    "NodeChange",
     "NodeList",
     "NodeLoad",
     "NodeRegistration",
     "NodeView",
+    "NoteView",
     "OutcomeView",
     "PlaceAsk",
     "PlaceView",

@@ -54,6 +54,29 @@ class NodeLoad(Answer):
     """Age of the node's last reading; None before the first."""
 
 
+class DrainView(Answer):
+    """Why a node takes no new requests, and how far its drain has come."""
+
+    state: Literal["cordoned", "draining", "drained"]
+    """cordoned: nobody waits for its end; drained: the last request on it has ended."""
+    since: datetime
+    reason: str = ""
+    actor: str = ""
+    running: int = 0
+    """Requests on it now."""
+    running_at_start: int = 0
+    done: bool = False
+    finished_at: datetime | None = None
+
+
+class NoteView(Answer):
+    """What an operator left for others about a node."""
+
+    text: str
+    author: str = ""
+    at: datetime
+
+
 class NodeView(Answer):
     """One node: what was registered or discovered, and its state now."""
 
@@ -83,6 +106,10 @@ class NodeView(Answer):
     trust: Trust = Trust.OFF
     trust_reason: str = ""
     draining: bool = False
+    drain: DrainView | None = None
+    """Who cordoned or drains it, and how far that is; None where nobody did."""
+    note: NoteView | None = None
+    """Maintenance note."""
     eligible: bool = False
     """Whether a new request could go there now (healthy, not draining, breaker allows)."""
     generation: int = 0

@@ -62,6 +62,15 @@ class ActionReason(Ask):
     author: str = Field(default="", max_length=128)
 
 
+class NodeChange(ActionReason):
+    """PATCH /nodes/{id}: what is left out stays as it is."""
+
+    weight: float | None = Field(default=None, gt=0.0, le=1000.0, allow_inf_nan=False)
+    """Relative share of traffic, for the next decision on."""
+    note: str | None = Field(default=None, max_length=1000)
+    """Maintenance note; an empty one clears it."""
+
+
 class BreakerAction(Ask):
     """POST /nodes/{id}/breaker: take the node out, close the breaker, or keep it closed.
 

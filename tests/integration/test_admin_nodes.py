@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -186,3 +187,114 @@ async def test_nodes_of_the_settings_file_are_trusted_but_not_with_metadata():
             pass
     assert caught.value.field == "nodes.n.url"
     check_nodes(Settings(nodes=({"id": "n", "url": "http://8.8.8.8:8000"},)))
+
+
+# -- cordon, drain, weight, note, removal ---------------------------------------------------------
+
+SLOW = ("--profile", "generic-7b-1gpu")
+
+
+async def test_a_drain_under_load_tells_its_progress_and_its_end():
+    with engines(Engine("a", *SLOW), Engine("b", *SLOW)) as (a, b):
+        async with gateway(a.spec(kv_transfer=""), b.spec(kv_transfer="")) as w:
+            body = {"prompt": "x", "max_tokens": 250, "stream": True}
+            opened = await asyncio.gather(*(w.post("/v1/completions", body) for _ in range(6)))
+            assert {s.headers["x-conductor-node"] for s in opened} == {"a", "b"}
+            on_a = [s for s in opened if s.headers["x-conductor-node"] == "a"]
+            why = {"reason": "new driver", "author": "ada"}
+            node = await ask(w, "POST", "/nodes/a/drain", why)
+            assert (node.drain.state, node.drain.done, node.eligible) == ("draining", False, False)
+            running = node.drain.running
+            assert 1 <= running == node.drain.running_at_start <= len(on_a)
+            assert (node.drain.reason, node.drain.actor) == ("new driver", "ada")
+            more = [await w.complete("x", max_tokens=2) for _ in range(4)]
+            assert {s.headers["x-conductor-node"] for s in more} == {"b"}
+            assert not events(w, "node.drained")
+            for stream in opened:
+                assert (await stream.read()).rstrip().endswith(b"data: [DONE]")
+            found = await event(w, "node.drained")
+            assert (found["node"], found["ran"], found["actor"]) == ("a", running, "ada")
+            node = await ask(w, "POST", "/nodes/a/drain")  # asked again: nothing starts over
+            assert (node.drain.state, node.drain.done, node.drain.running) == ("drained", True, 0)
+            assert node.drain.finished_at >= node.drain.since and node.drain.actor == "ada"
+            node = await ask(w, "POST", "/nodes/a/undrain", {"author": "bob"})
+            assert node.drain is None and node.eligible
+            assert (await event(w, "node.resumed"))["actor"] == "bob"
+            assert len(events(w, "node.drained")) == len(events(w, "node.draining")) == 1
+            await w.settled()
+
+
+async def test_a_cordon_waits_for_nobody_and_can_become_a_drain(pair):
+    async with world(pair) as w:
+        node = await ask(w, "POST", "/nodes/a/cordon", {"reason": "noisy"})
+        assert (node.drain.state, node.drain.done, node.draining) == ("cordoned", False, True)
+        assert (await event(w, "node.cordoned"))["reason"] == "noisy"
+        assert (await w.complete("x", max_tokens=2)).headers["x-conductor-node"] == "b"
+        w.service.upkeep.beat(w.service.clock.now())
+        assert not events(w, "node.drained")
+        assert (await ask(w, "POST", "/nodes/a/drain")).drain.state == "drained"
+        assert (await ask(w, "POST", "/nodes/a/cordon")).drain.state == "drained"
+        assert (await ask(w, "POST", "/nodes/a/uncordon")).drain is None
+        assert (await ask(w, "POST", "/nodes/none/cordon", status=404)).param == "node"
+
+
+async def test_weight_and_note_change_while_running_and_survive_discovery(pair):
+    async with world(pair) as w:
+        ask_change = {"weight": 7.5, "note": "fan replaced 12 May", "author": "ada", "reason": "x"}
+        node = await ask(w, "PATCH", "/nodes/a", ask_change)
+        assert (node.weight, node.note.text, node.note.author) == (
+            7.5, "fan replaced 12 May", "ada",
+        )  # fmt: skip
+        found = await event(w, "node.changed")
+        assert (found["weight"], found["actor"]) == ([1.0, 7.5], "ada")
+        supervisor = w.supervisor._supervisors["a"]
+        await supervisor._discover()
+        conductor = w.service.conductor
+        assert conductor.fleet.spec("a").weight == 7.5
+        assert conductor.fleet.weight[conductor.fleet.slot("a")] == 7.5
+        assert conductor.fleet.weighted
+        state = await ask(w, "GET", "/state", kind=wire.FleetState)
+        assert [n.note and n.note.text for n in state.nodes] == ["fan replaced 12 May", None]
+        node = await ask(w, "PATCH", "/nodes/a", {"note": ""})
+        assert node.note is None and node.weight == 7.5
+        for change, field in (
+            ({}, "weight"),
+            ({"weight": 0}, "weight"),
+            ({"weight": -1}, "weight"),
+            ({"weight": "heavy"}, "weight"),
+            ({"note": "n" * 1001}, "note"),
+            ({"url": "http://127.0.0.1:1"}, "url"),
+        ):
+            assert (await ask(w, "PATCH", "/nodes/a", change, status=422)).param == field
+
+
+async def test_a_removed_node_appears_nowhere_again():
+    with engines(Engine("stays"), Engine("leaves-us")) as (stays, leaves):
+        async with gateway(stays.spec(), leaves.spec()) as w:
+            await ask(w, "PATCH", "/nodes/leaves-us", {"note": "to be sold", "weight": 50})
+            for n in range(6):
+                assert (await w.complete([n + 1] * 320, max_tokens=2)).status == 200
+            await ask(w, "POST", "/nodes/leaves-us/drain")
+            await w.settled()
+            path = "/nodes/leaves-us?reason=sold&author=ada"
+            assert (await ask(w, "DELETE", path, kind=wire.Done)).ok
+            found = await event(w, "node.removed")
+            assert (found["reason"], found["actor"], found["running"]) == ("sold", "ada", 0)
+            probes = w.supervisor.status("stays").probes
+            await until(lambda: w.supervisor.status("stays").probes > probes + 3)
+            decided = len(w.sink.decisions)
+            for n in range(6):
+                answer = await w.complete([n + 1] * 320, max_tokens=2)
+                assert answer.headers["x-conductor-node"] == "stays"
+            await w.settled()
+            for record in w.sink.decisions[decided:]:
+                assert "leaves-us" not in f"{record}"
+            for page in ("/admin/v1/state", "/admin/v1/nodes", "/admin/v1/cache/hot", "/metrics"):
+                async with w.client.get(f"{w.url}{page}") as answer:
+                    text = await answer.text()
+                assert "leaves-us" not in text, page
+            assert (await ask(w, "GET", "/nodes/leaves-us", status=404)).param == "node"
+            again = await ask(
+                w, "POST", "/nodes", {"id": "leaves-us", "url": leaves.url}, status=201
+            )
+            assert (again.note, again.drain, again.weight) == (None, None, 1.0)
