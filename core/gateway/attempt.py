@@ -124,7 +124,7 @@ class Attempt:
         """What the node gets: the client's own bytes wherever nothing has to change."""
         adapter = self.service.adapter(node)
         if body is not None:
-            return orjson.dumps(body)
+            return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         if self.intake.body is None:
             return self.intake.raw
         forwarded = adapter.forward_body(self.intake.body, node, self.decision)
@@ -132,7 +132,7 @@ class Attempt:
             return self.intake.upstream_raw()
         if self.intake.adds_usage:
             forwarded = {**forwarded, "stream_options": {"include_usage": True}}
-        return orjson.dumps(forwarded)
+        return orjson.dumps(forwarded, option=orjson.OPT_SERIALIZE_NUMPY)
 
     async def open(self, node: NodeSpec, body: bytes) -> Answer:
         """Send to a node and wait for its answer's head."""

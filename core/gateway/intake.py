@@ -18,6 +18,7 @@ from core.conductor import Conductor
 from core.domain import NodeId, Request, RequestId
 from core.errors import BadRequest
 from core.gateway.exchange import Exchange, integer_header, seconds_header
+from core.hashing import token_array
 from core.prompt import Prompt, Prompts, prompt_keys
 
 OUTPUT_TOKENS_DEFAULT = 256
@@ -132,6 +133,7 @@ async def take_in(
     base, adapter = names.resolve(served)
     stream = body.get("stream") is True
     prompt = await prompts.of_body(body, base, served=served)
+    _compact(body)
     salt = body.get("cache_salt")
     keys = await prompt_keys(
         prompt,
@@ -160,6 +162,14 @@ async def take_in(
         request=request,
         adds_usage=ask_usage and stream and not body.get("stream_options") and _can_add(body),
     )
+
+
+def _compact(body: dict[str, Any]) -> None:
+    """Keep a prompt of token ids as an array: a tenth of the memory while the request runs, and
+    nothing for the garbage collector to walk through."""
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and prompt and type(prompt[0]) is int:
+        body["prompt"] = token_array(prompt)
 
 
 def json_object(raw: bytes) -> dict[str, Any]:
