@@ -62,7 +62,7 @@ _DOUBTED = (Trust.DEGRADED, Trust.OFF)
 
 def _names(service: Service, health: Health) -> Sequence[str]:
     fleet = service.conductor.fleet
-    return [spec.id for spec in fleet.nodes() if fleet.health(spec.id) is health]
+    return [s.id for s in fleet.nodes() if s.url and fleet.health(s.id) is health]
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:
