@@ -37,6 +37,8 @@ class Acts:
         self.pending: dict[str, ScheduledRecord] = {}
         self.loaded = False
         """Whether the stored revisions were read; until then there is no change."""
+        self.on_act: Callable[[str, Mapping[str, Any]], None] = lambda _kind, _data: None
+        """Told of every act once it is stored and live."""
         self._clock, self._store, self._rng = clock, store, rng
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -90,6 +92,7 @@ class Acts:
                 self.pending[change.id] = change
         if revision is not None:
             self._adopt(revision)
+        self.on_act(event, data)
 
     def _adopt(self, revision: Revision) -> None:
         self.book.adopt(revision)

@@ -39,6 +39,7 @@ class FleetShape:
     both: int
     profile: str
     cache_tokens: int
+    batch_max: int
     prefill_cost: tuple[float, float, float]
     tbt_cost: tuple[float, float, float]
 
@@ -72,6 +73,7 @@ def fleet_shape(fleet: FleetState) -> FleetShape:
         both=roles["both"],
         profile=_commonest(spec for _, spec in found),
         cache_tokens=_cache_tokens([spec for _, spec in found]),
+        batch_max=int(median(spec.batch_max for _, spec in found)),
         prefill_cost=middle("c0", "c1", "c2"),
         tbt_cost=middle("d0", "d1", "d2"),
     )
@@ -120,6 +122,7 @@ def scenario(shape: FleetShape, t: Tunables) -> Scenario:
         both=shape.both,
         profile=shape.profile,
         cache_tokens=shape.cache_tokens,
+        batch_max=shape.batch_max,
         policy=t.policy,
         params={**params, "admission.mode": t.admission.mode},
         fetch=t.fetch.enabled,

@@ -54,6 +54,8 @@ class Scenario:
     mfu: float | None = None
     cache_tokens: int = 3_000_000
     host_cache_tokens: int = 0
+    batch_max: int = 256
+    """Requests at which a node's batch counts as full in load(n)."""
     link_gb_s: float = 100.0
     link_latency_s: float = 0.0
     policy: str = "min_ttft"
@@ -150,6 +152,7 @@ def _check(s: Scenario) -> None:
         ("mfu", s.mfu is None or 0 < s.mfu <= 1, "above 0, at most 1"),
         ("cache_tokens", s.cache_tokens >= 0, ">= 0"),
         ("host_cache_tokens", s.host_cache_tokens >= 0, ">= 0"),
+        ("batch_max", s.batch_max >= 1, "at least 1"),
         ("link_gb_s", s.link_gb_s > 0, "above 0"),
         ("link_latency_s", s.link_latency_s >= 0, ">= 0"),
         ("load", s.load > 0, "above 0"),

@@ -147,6 +147,7 @@ class World:
             block_size=self.workload.block_tokens,
             kv_capacity_tokens=s.cache_tokens,
             queue_max=1_000_000,
+            batch_max=s.batch_max,
             kv_transfer="simulated",
             profile=s.profile,
             mfu=s.mfu,

@@ -59,12 +59,13 @@ async def apply(w, changes, *, base=None, status=201, **more):
 
 @dataclass
 class Load:
-    """Open-loop traffic: prompts of `groups` shared prefixes, popular ones often."""
+    """Open-loop traffic: prompts of `groups` shared prefixes, the first one often."""
 
     world: object
     rate: float = 15.0
     groups: int = 24
-    skew: float = 4.0
+    popular_share: float = 0.3
+    """Of requests for the first group; the rest is even."""
     shared: int = 512
     tail: int = 64
     output: int = 8
@@ -88,9 +89,8 @@ class Load:
         rng, loop = random.Random(self.seed), asyncio.get_running_loop()
         self._open, due = set(), loop.time()
         while True:
-            group = self.hot or 1 + min(
-                int(rng.expovariate(self.skew / self.groups)), self.groups - 1
-            )
+            popular = rng.random() < self.popular_share
+            group = self.hot or (1 if popular else rng.randint(2, self.groups))
             task = asyncio.create_task(self.one(group))
             self._open.add(task)
             due = max(due + rng.expovariate(self.rate), loop.time() - 1.0)

@@ -1,0 +1,60 @@
+"""The commands against a running service."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+import typer
+from control_world import apply, controlled
+from gateway_world import Engine, engines
+from typer.testing import CliRunner
+
+from core.control.cli import Refused, register
+from core.errors import Invalid
+
+
+@pytest.fixture(scope="module")
+def pair():
+    with engines(Engine("a"), Engine("b")) as made:
+        yield made
+
+
+async def run(*words, url):
+    app = typer.Typer()
+    register(app)
+    return await asyncio.to_thread(CliRunner().invoke, app, [*words, "--url", url])
+
+
+async def test_tune_list_preview_and_roll_back(pair, tmp_path):
+    async with controlled(pair, tmp_path) as w:
+        live = w.service.conductor
+        done = await run("tune", "policy=linear", "alpha=0.9", "-m", "try reuse", url=w.url)
+        assert done.exit_code == 0 and "linear.alpha 0.5 -> 0.9" in done.output
+        assert live.policy.name == "linear" and live.tunables.linear.alpha == 0.9
+        assert (await w.complete("hello", max_tokens=2)).status == 200
+        w.service.recorder.drain()
+        await asyncio.to_thread(w.extra["storage"].sink.flush)
+        told = await run("preview", "alpha=0.1", url=w.url)
+        assert told.exit_code == 0 and "of 1 decisions would move" in told.output
+        assert "linear.alpha: " in told.output
+        listed = await run("revisions", "--json", url=w.url)
+        assert [r["kind"] for r in json.loads(listed.output)["revisions"]] == ["change", "start"]
+        back = await run("rollback", "-m", "no better", url=w.url)
+        assert back.exit_code == 0 and live.policy.name == "min_ttft"
+        diff = await run("revisions", "2", "--diff", "0", url=w.url)
+        assert "policy linear -> min_ttft" in diff.output
+
+
+async def test_refusals_say_why(pair, tmp_path):
+    async with controlled(pair, tmp_path) as w:
+        base = w.service.conductor.revision
+        await apply(w, {"linear.alpha": 0.9})
+        stale = await run("tune", "linear.alpha=0.2", "--base", str(base), "-m", "mine", url=w.url)
+        assert isinstance(stale.exception, Refused)
+        assert "since then: linear.alpha 0.5 -> 0.9" in stale.exception.message
+        bad = await run("tune", "linear.alpha=3", "-m", "too much", url=w.url)
+        assert isinstance(bad.exception, Invalid) and "0..1" in bad.exception.message
+    gone = await run("revisions", url="http://127.0.0.1:9")
+    assert isinstance(gone.exception, Refused)
