@@ -17,7 +17,6 @@ import numpy.typing as npt
 from core.domain import CandidateTable, Prediction, Reason, Request
 from core.fleet.ledger import Ledger
 from core.fleet.state import FleetState
-from core.plan.cost_model import tbt_seconds
 from core.plan.decode import DecodeScores, score_decode
 from core.plan.transfer import Topology, exposed_seconds
 from core.policy.constraints import Bools, Excluded, Standing, decode_checks, narrowed
@@ -39,10 +38,8 @@ class DecodeChoice:
     """Exposed time that the move takes."""
     tbt_s: float
     """Predicted for the chosen node, at the moment the rules look at."""
-    tbt_now_s: float
-    """Least over candidates with the batches of now."""
-    tbt_then_s: float
-    """Least over candidates with the batches expected at the end of the prefill."""
+    tbt_least_s: float
+    """Least over the candidates, at that moment."""
     tbt_floor_s: float
     """Of the node with the least, with an empty batch."""
     decode_s: float
@@ -58,16 +55,6 @@ class _Moves:
     rows: npt.NDArray[np.intp]
     missing: Floats
     transfer_s: Floats
-
-
-@dataclass(frozen=True, slots=True)
-class _Batches:
-    """The candidates' decode batches without the request: of now, and at the prefill's end."""
-
-    now: Floats
-    kv_now: Floats
-    then: Floats
-    kv_then: Floats
 
 
 def choose_decode(
@@ -97,25 +84,24 @@ def choose_decode(
     if not left.count:
         return left.excluded
     moves = _moves(fleet, topology, request, left, prefill, predicted, held, now)
-    batches = _batches(fleet, ledger, moves.rows, now + predicted.ttft_s)
+    when_s = now + predicted.ttft_s if t.admission.early_rejection else None
+    batch, kv = _batches(fleet, ledger, moves.rows, when_s)
     added = request.prompt_tokens + request.output_tokens_expected * t.decode.kv_reserve
-    scored, other_s = _scores(fleet, t, moves, batches, added, tbt_slo_s)
+    scored = _scores(fleet, t, moves, batch, kv + added, tbt_slo_s)
     row, tied = _pick_feasible(scored, rng)
-    early = t.admission.early_rejection
-    now_s, then_s = (other_s, scored.tbt_s) if early else (scored.tbt_s, other_s)
-    best = int(moves.rows[int(scored.tbt_s.argmin())])
+    least = int(scored.tbt_s.argmin())
+    best = int(moves.rows[least])
     return DecodeChoice(
         slot=int(moves.rows[row]),
         moved_tokens=int(moves.missing[row]),
         transfer_s=float(moves.transfer_s[row]),
         tbt_s=float(scored.tbt_s[row]),
-        tbt_now_s=float(now_s.min()),
-        tbt_then_s=float(then_s.min()),
+        tbt_least_s=float(scored.tbt_s[least]),
         tbt_floor_s=float(fleet.d0[best] + fleet.d1[best] + fleet.d2[best] * added),
         decode_s=ledger.drain_s(best, now),
         feasible=bool(scored.feasible[row]),
         excluded=left.excluded,
-        table=_table(fleet, moves, scored, batches, row, tied) if explain else None,
+        table=_table(fleet, moves, scored, batch, kv, row, tied) if explain else None,
     )
 
 
@@ -136,23 +122,19 @@ def _scores(
     fleet: FleetState,
     t: Tunables,
     moves: _Moves,
-    batches: _Batches,
-    added: float,
+    batch: Floats,
+    kv_with: Floats,
     tbt_slo_s: float,
-) -> tuple[DecodeScores, Floats]:
-    """Scores at the moment that the rules look at, and TBT (seconds) at the other moment."""
-    rows, b = moves.rows, batches
-    looked, other = (b.then, b.kv_then), (b.now, b.kv_now)
-    if not t.admission.early_rejection:
-        looked, other = other, looked
-    d0, d1, d2 = fleet.d0[rows], fleet.d1[rows], fleet.d2[rows]
-    scored = score_decode(
-        d0,
-        d1,
-        d2=d2,
-        batch=looked[0],
-        kv_tokens=looked[1],
-        added_tokens=added,
+) -> DecodeScores:
+    """Scores of joining these batches, whose KV would then be `kv_with`."""
+    rows = moves.rows
+    return score_decode(
+        fleet.d0[rows],
+        fleet.d1[rows],
+        d2=fleet.d2[rows],
+        batch=batch,
+        kv_tokens=kv_with,
+        added_tokens=0.0,
         missing_tokens=moves.missing,
         transfer_s=moves.transfer_s,
         tbt_slo_s=tbt_slo_s,
@@ -160,13 +142,12 @@ def _scores(
         tbt_weight=t.decode.tbt_weight,
         tbt_slack=t.admission.tbt_slack,
     )
-    return scored, tbt_seconds(d0, d1, d2, other[0] + 1.0, other[1] + added)
 
 
 def _pick_feasible(scored: DecodeScores, rng: Random) -> tuple[int, int]:
     """Among nodes that keep the limit; among all, the least slowed, where none does."""
-    total = scored.scores.total
-    if scored.feasible.any():
+    total, feasible = scored.scores.total, int(np.count_nonzero(scored.feasible))
+    if 0 < feasible < len(total):
         total = np.where(scored.feasible, total, np.inf)
     return pick(total, "min", rng)
 
@@ -204,30 +185,35 @@ def _moves(
     raw = wait_s + latency[rows] + missing * fleet.kv_bytes[prefill] * per_byte[rows]
     compute_s = np.full(len(rows), predicted.prefill_s)
     exposed = exposed_seconds(raw, compute_s, int(fleet.layers[prefill]))
-    stays = rows == prefill
-    missing[stays] = exposed[stays] = 0.0
+    if fleet.decodes[prefill]:
+        stays = rows == prefill
+        missing[stays] = exposed[stays] = 0.0
     return _Moves(rows=rows, missing=missing, transfer_s=exposed)
 
 
 def _batches(
-    fleet: FleetState, ledger: Ledger, rows: npt.NDArray[np.intp], when_s: float
-) -> _Batches:
+    fleet: FleetState, ledger: Ledger, rows: npt.NDArray[np.intp], when_s: float | None
+) -> tuple[Floats, Floats]:
+    """Requests and KV tokens of the rows' decode batches, as expected at `when_s` or of now."""
+    if when_s is None:
+        return fleet.decoding[rows], fleet.decode_kv[rows]
     expected = np.array([ledger.batch_at(slot, when_s) for slot in rows.tolist()], np.float64)
-    return _Batches(fleet.decoding[rows], fleet.decode_kv[rows], expected[:, 0], expected[:, 1])
+    return expected[:, 0], expected[:, 1]
 
 
 def _table(
     fleet: FleetState,
     moves: _Moves,
     scored: DecodeScores,
-    batches: _Batches,
+    batch: Floats,
+    kv: Floats,
     row: int,
     tied: int,
 ) -> CandidateTable:
     columns = {
-        "batch": batches.now,
-        "batch_then": batches.then,
-        "kv_tokens": batches.kv_now,
+        "batch": fleet.decoding[moves.rows],
+        "batch_then": batch,
+        "kv_tokens": kv,
         "missing_tokens": moves.missing,
         "transfer_s": moves.transfer_s,
         "tbt_s": scored.tbt_s,

@@ -119,8 +119,7 @@ class Refuser:
         forecast = Forecast(
             ttft_s=0.0,
             queue_s=0.0,
-            tbt_now_s=decode.tbt_now_s,
-            tbt_then_s=decode.tbt_then_s,
+            tbt_now_s=decode.tbt_least_s,
             tbt_floor_s=decode.tbt_floor_s,
             decode_s=decode.decode_s,
         )

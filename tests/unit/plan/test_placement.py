@@ -196,7 +196,7 @@ def test_where_no_limit_can_be_kept_the_least_slowed_is_named_infeasible():
     choice = place.choose("p")
     assert place.name(choice) == "d2"
     assert not choice.feasible
-    assert choice.tbt_now_s == pytest.approx(0.26)
+    assert choice.tbt_s == choice.tbt_least_s == pytest.approx(0.26)
 
 
 def test_early_rejection_looks_at_the_batch_of_the_prefills_end():
@@ -204,30 +204,30 @@ def test_early_rejection_looks_at_the_batch_of_the_prefills_end():
     for output in (10, 10, 500):
         place.begin("p", "d", output=output, prefill_s=0.0, tbt_s=0.01)
     early = place.choose("p", prefill_s=1.0)
-    assert early.tbt_now_s == pytest.approx(0.04)
-    assert early.tbt_then_s == pytest.approx(0.02)
-    assert early.tbt_s == early.tbt_then_s
+    assert early.tbt_s == early.tbt_least_s == pytest.approx(0.02)
+    assert early.table.columns["batch"].tolist() == [3]
+    assert early.table.columns["batch_then"].tolist() == [1]
     assert early.decode_s == pytest.approx(0.1)
     late = place.choose("p", prefill_s=1.0, changes={"admission.early_rejection": False})
     assert late.tbt_s == pytest.approx(0.04)
-    assert late.tbt_then_s == pytest.approx(0.02)
+    assert late.table.columns["batch_then"].tolist() == [3]
 
 
 def test_the_batch_to_come_includes_who_waits_on_the_same_node():
     place = Place(spec("b", kv_transfer=""), cost=BY_BATCH)
     for _ in range(3):
         place.begin("b", output=1000, tbt_s=0.05)
-    choice = place.choose("b", queue_s=3.0)
-    assert choice.tbt_now_s == pytest.approx(0.01)
-    assert choice.tbt_then_s == pytest.approx(0.04)
+    assert place.choose("b", queue_s=3.0).tbt_s == pytest.approx(0.04)
+    now = place.choose("b", queue_s=3.0, changes={"admission.early_rejection": False})
+    assert now.tbt_s == pytest.approx(0.01)
 
 
 def test_prompts_that_wait_hold_no_kv_yet_on_their_node():
     by_kv = NodeCost(prefill=COST.prefill, tbt=(0.0, 0.0, 1e-6), kv_bytes_per_token=1e5, layers=10)
     place = Place(spec("b", kv_transfer="", kv_capacity_tokens=3000), cost=by_kv)
     place.begin("b", prompt=2500, output=100)
-    choice = place.choose("b")
-    assert choice.tbt_now_s == pytest.approx(1100e-6)
+    choice = place.choose("b", changes={"admission.early_rejection": False})
+    assert choice.tbt_s == pytest.approx(1100e-6)
     batch(place, "b", 1, prompt=1900, output=50)
     assert place.choose("b") == {Reason.KV_HEADROOM: ("b",)}
 
