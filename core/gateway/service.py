@@ -36,6 +36,7 @@ from core.fleet.ledger import Reservation
 from core.gateway.budget import RetryBudget
 from core.gateway.elsewhere import Elsewhere
 from core.gateway.engine_tokens import EngineTokenizer
+from core.gateway.event_feed import EventFeed
 from core.gateway.exchange import Exchange
 from core.gateway.flights import Flights, Interrupt
 from core.gateway.held import Held
@@ -123,6 +124,7 @@ class Service:
         self.elsewhere = Elsewhere(self)
         self.indexer = Indexer(self)
         self.lifecycle = Lifecycle(self)
+        self.feed = EventFeed()
         self.upkeep = Upkeep(self)
         self.control = ControlPlane(
             conductor,
@@ -132,6 +134,7 @@ class Service:
             record_event=lambda kind, data: self.record_event(kind, "", data),
             lag_s=lambda: self.upkeep.lag_s,
         )
+        self.control.on_act = lambda kind, data: self.feed.publish(kind, "", data, clock.wall())
         self.counters: Counter[str] = Counter()
         self.stopping = False
         self._ids = 0
@@ -158,7 +161,7 @@ class Service:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.stopping = True
+        self.stop_accepting()
         for flight in self.flights:
             flight.interrupt(Interrupt.SHUTDOWN)
         deadline = self.clock.now() + 5.0
@@ -171,6 +174,7 @@ class Service:
     def stop_accepting(self) -> None:
         """Begin to drain: not ready any more, new work is refused, streams go on."""
         self.stopping = True
+        self.feed.close()
 
     @property
     def upstream(self) -> Upstream:
@@ -293,6 +297,7 @@ class Service:
         return self.fleet.bootstrap_port(node) if self.fleet is not None else None
 
     def record_event(self, kind: str, node: str, data: Mapping[str, object]) -> None:
-        """Keep a transition, if anybody keeps them."""
+        """Tell a transition to who follows the feed, and keep it, if anybody keeps them."""
+        self.feed.publish(kind, node, data, self.clock.wall())
         if self.recorder is not None:
             self.recorder.event(kind, node, data, self.clock.wall())

@@ -111,5 +111,5 @@ class Upkeep:
                 **event.data,
             }
             if event.until_s is not None:
-                data["for_s"] = round(event.until_s - event.now_s, 3)
+                data["ends_in_s"] = round(event.until_s - event.now_s, 3)
             service.record_event(f"{event.machine}.{event.after}", event.node or "", data)

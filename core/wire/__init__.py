@@ -36,6 +36,7 @@ POST     /preview                        PreviewAsk -> PreviewView
 GET      /shadow, /canary, /guard        -> ShadowView, CanaryView, GuardView
 POST     /shadow/start, /canary/start    TrialAsk -> ShadowView, CanaryAsk -> CanaryView
 POST     /shadow/stop, /canary/stop      Why -> ShadowView, CanaryView
+GET      /events                         query: kind, after; Last-Event-ID -> text/event-stream
 GET      /cache/hot                      query: limit -> HotPrefixes
 GET      /cache/tree                     query: root, budget -> CacheTree
 =======  ==============================  =================================================
