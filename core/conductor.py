@@ -30,11 +30,12 @@ from core.plan.case import (
     weighed,
 )
 from core.plan.decode_room import with_decode_room
+from core.plan.few import FewCandidates, candidates
 from core.plan.placement import DecodeChoice, choose_decode
-from core.plan.prefill import LiveCandidates
 from core.plan.refusal import Refuser
 from core.plan.transfer import Topology
-from core.policy import get_policy, pick
+from core.policy import Scores, get_policy, pick
+from core.policy.base import Totals
 from core.policy.constraints import (
     Excluded,
     Standing,
@@ -209,32 +210,33 @@ class Conductor(Roster):
 
     def _score(self, case: Case) -> None:
         fleet, t, policy = self.fleet, self.tunables, case.policy
-        everyone = case.left.count == fleet.capacity
-        case.rows = slice(None) if everyone else np.flatnonzero(case.left.mask)
-        c = LiveCandidates(
+        rows = case.rows = case.left.rows
+        c = case.c = candidates(case.left.count)(
             fleet,
             self.topology,
             t,
             case.request,
             case.now,
             match=case.match,
-            rows=case.rows,
+            rows=rows,
             mean_prefill_s=self.ledger.mean_prefill_s,
             needs=needed(policy, t),
         )
-        case.fetch = c.fetch_plan
-        scores = policy.score(c, t)
-        total = weighed(fleet, scores.total, policy, case.rows, case.now)
+        scores: Scores | None = None
+        if policy.few is not None and isinstance(c, FewCandidates) and not self.explain:
+            total: Totals = policy.few(c)
+        else:
+            scores = policy.score(c, t)
+            total = scores.total
+        total = weighed(fleet, total, policy, rows, case.now)
         row, tied = pick(total, policy.sense, self.rng)
-        case.c, case.row = c, row
-        case.slot = row if everyone else int(case.rows[row])
+        case.row, case.slot = row, row if isinstance(rows, slice) else int(rows[row])
+        f = case.chosen = c.at(row)
         case.predicted = Prediction(
-            queue_s=float(c.queue_s[row]),
-            transfer_s=float(c.transfer_s[row]),
-            prefill_s=float(c.fetched_prefill_s[row]),
+            queue_s=f.queue_s, transfer_s=f.transfer_s, prefill_s=f.prefill_s
         )
-        if self.explain:
-            case.table = candidate_table(fleet, case, scores, total, tied)
+        if self.explain and scores is not None:
+            case.table = candidate_table(fleet, case, scores, np.asarray(total), tied)
 
     def _decode(self, case: Case) -> DecodeChoice | Excluded:
         request, slot = case.request, case.slot
@@ -257,10 +259,8 @@ class Conductor(Roster):
         )
 
     def _placed(self, case: Case, decode: DecodeChoice) -> Decision:
-        fleet, c, row, slot = self.fleet, case.c, case.row, case.slot
-        source = case.fetch.source if case.fetch is not None and case.fetch.fetch[row] else None
-        matched, prefix = int(c.match_tokens[row]), int(c.prefix_tokens[row])
-        p = case.predicted
+        fleet, f, slot, p = self.fleet, case.chosen, case.slot, case.predicted
+        source, matched, prefix = f.source, f.match_tokens, f.prefix_tokens
         return Decision(
             id=self._refuse.new_id(),
             request=case.request,
@@ -274,7 +274,7 @@ class Conductor(Roster):
             decode_slot=Slot(decode.slot),
             decode_generation=int(fleet.generation[decode.slot]),
             match_tokens=matched,
-            reachable_tokens=c.reachable_tokens,
+            reachable_tokens=case.c.reachable_tokens,
             prefix_tokens=prefix,
             fetch_from=None if source is None else fleet.node_at(source),
             fetch_tokens=0 if source is None else prefix - matched,

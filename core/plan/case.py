@@ -13,8 +13,8 @@ import numpy.typing as npt
 from core.domain import CandidateTable, Prediction, Request
 from core.fleet.state import SLOW_START_S, FleetState
 from core.plan.placement import DecodeChoice
-from core.plan.prefill import FetchPlan, LiveCandidates
-from core.policy.base import NamedPolicy, Scores
+from core.plan.prefill import Chosen, LiveCandidates
+from core.policy.base import NamedPolicy, Scores, Totals
 from core.policy.constraints import Standing
 from core.tunables import Tunables
 
@@ -48,7 +48,7 @@ class Case:
     rows: Any = field(init=False)
     """Candidate rows: slots, or slice(None) for all."""
     c: LiveCandidates = field(init=False)
-    fetch: FetchPlan | None = None
+    chosen: Chosen = field(init=False)
     row: int = -1
     slot: int = -1
     undecodable: bool = False
@@ -74,7 +74,7 @@ def needed(policy: NamedPolicy, t: Tunables) -> frozenset[str]:
     return policy.needs
 
 
-def weighed(fleet: FleetState, total: Floats, policy: NamedPolicy, rows: Any, now: float) -> Floats:
+def weighed(fleet: FleetState, total: Totals, policy: NamedPolicy, rows: Any, now: float) -> Totals:
     """Totals after node weights and slow start: half the weight counts as half as good.
 
     A cost is divided by the weight and a score multiplied, the other way round below 0, so that
@@ -82,6 +82,7 @@ def weighed(fleet: FleetState, total: Floats, policy: NamedPolicy, rows: Any, no
     """
     if (not fleet.weighted and now >= fleet.slow_until_s) or policy.name in _UNWEIGHED:
         return total
+    total = np.asarray(total)
     weight = fleet.weight[rows] * slow_start(fleet, rows, now)
     better_above = (policy.sense == "max") == (total >= 0)
     out: Floats = np.where(better_above, total * weight, total / weight)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,8 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Rows = Any
 """Index of the candidate rows: an int array, or slice(None) for all."""
-_SENDERS_MAX = 4
+SENDERS_MAX = 4
+"""So many of the best holders are asked whether they reach a node that wants to fetch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,17 @@ def fleet_load(fleet: FleetState, t: Tunables, now: float) -> FleetLoad:
     kv, horizon = loads.kv_share(fleet, believed), t.load.horizon_s
     busy = loads.load(wait, batch, kv, batch_max=fleet.batch_max, horizon_s=horizon)
     return FleetLoad(wait, batch, kv, busy)
+
+
+class Chosen(NamedTuple):
+    """Figures of one candidate: tokens, seconds, and the slot it fetches from, if it does."""
+
+    match_tokens: int
+    prefix_tokens: int
+    queue_s: float
+    transfer_s: float
+    prefill_s: float
+    source: int | None
 
 
 @dataclass(slots=True)
@@ -135,6 +147,18 @@ class LiveCandidates(Candidates):
         self.prefix_tokens = plan.prefix if plan else own
         self.fetched_prefill_s = plan.prefill_s if plan else recompute_s
         self.transfer_s = plan.transfer_s if plan else _constant(k, "zero")
+
+    def at(self, row: int) -> Chosen:
+        """One candidate's figures."""
+        plan = self.fetch_plan
+        return Chosen(
+            int(self.match_tokens[row]),
+            int(self.prefix_tokens[row]),
+            float(self.queue_s[row]),
+            float(self.transfer_s[row]),
+            float(self.fetched_prefill_s[row]),
+            plan.source if plan is not None and plan.fetch[row] else None,
+        )
 
     def __getattr__(self, name: str) -> Any:
         """Compute a column that nobody has asked for yet."""
@@ -246,7 +270,7 @@ def _sender(
     if len(holders) == 1:
         return int(holders[0])
     order = fleet.egress_until_s[holders].argsort(kind="stable")
-    ranked = holders[order[:_SENDERS_MAX]].tolist()
+    ranked = holders[order[:SENDERS_MAX]].tolist()
     for slot in ranked:
         if (topology.row(slot)[0][rows] < np.inf)[wants].any():
             return int(slot)

@@ -95,6 +95,18 @@ class Scores:
     """True where totals already cost fetching (prefix_tokens, transfer_s)."""
 
 
+Totals = Floats | list[float]
+"""One total a candidate; a list where there are few."""
+
+
+class FewColumns(Protocol):
+    """Lists by candidate row, for fleets too small for arrays to pay: seconds, with fetching."""
+
+    queues: list[float]
+    transfers: list[float]
+    prefills: list[float]
+
+
 class Policy(Protocol):
     """`name` as operators write it, `sense` of the comparison, `source` of the formula."""
 
@@ -117,6 +129,8 @@ class NamedPolicy:
     function: Callable[[Candidates, Tunables], Scores]
     needs: frozenset[str] = frozenset()
     """Costly columns the policy reads: "network", "session"; others find them neutral."""
+    few: Callable[[FewColumns], list[float]] | None = None
+    """The same totals from lists, where the policy is called often enough to be worth it."""
     leaves_out: str = ""
     """For policies named after a peer: what of the peer's behaviour is not reproduced."""
 
@@ -139,6 +153,7 @@ def policy(
     sense: Literal["min", "max"],
     source: str,
     needs: tuple[str, ...] = (),
+    few: Callable[[FewColumns], list[float]] | None = None,
     leaves_out: str = "",
 ) -> Callable[[Callable[[Candidates, Tunables], Scores]], NamedPolicy]:
     """Register a scoring function under `name`; a name is taken once."""
@@ -146,7 +161,9 @@ def policy(
     def register(function: Callable[[Candidates, Tunables], Scores]) -> NamedPolicy:
         if name in _registry:
             raise ValueError(f"policy {name!r} is registered twice")
-        _registry[name] = NamedPolicy(name, sense, source, function, frozenset(needs), leaves_out)
+        _registry[name] = NamedPolicy(
+            name, sense, source, function, frozenset(needs), few, leaves_out
+        )
         return _registry[name]
 
     return register

@@ -7,7 +7,8 @@ each. Reasons are worked out only for nodes that fell out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,8 @@ from core.fleet.state import FleetState
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Check = tuple[Reason, Bools]
+Rows = Any
+"""An int array, or slice(None) for all."""
 Excluded = Mapping[Reason, tuple[NodeId, ...]]
 
 _CACHE_MAX = 1024
@@ -30,6 +33,8 @@ class Standing:
     mask: Bools
     count: int
     excluded: Excluded
+    rows: Rows
+    """The rows that pass; slice(None) where all of the fleet's do."""
 
 
 class StandingCache:
@@ -59,7 +64,7 @@ class StandingCache:
             return found
         again = [(Reason.ALREADY_TRIED, ~_rows(fleet, request.tried))]
         more = _narrow(fleet, found.mask, again)
-        return Standing(more.mask, more.count, _joined(found.excluded, more.excluded))
+        return replace(more, excluded=_joined(found.excluded, more.excluded))
 
 
 def narrowed(fleet: FleetState, before: Standing, checks: list[Check]) -> Standing:
@@ -71,7 +76,7 @@ def narrowed(fleet: FleetState, before: Standing, checks: list[Check]) -> Standi
     if count == before.count:
         return before
     fallen = _narrow(fleet, before.mask, checks)
-    return Standing(fallen.mask, fallen.count, _joined(before.excluded, fallen.excluded))
+    return replace(fallen, excluded=_joined(before.excluded, fallen.excluded))
 
 
 def prefill_checks(fleet: FleetState, request: Request, batches: Floats) -> list[Check]:
@@ -129,7 +134,9 @@ def _narrow(fleet: FleetState, mask: Bools, checks: list[Check]) -> Standing:
             nodes = tuple(fleet.node_at(slot) for slot in fallen.tolist())
             excluded[reason] = excluded.get(reason, ()) + nodes
             mask = mask & good
-    return Standing(mask, int(np.count_nonzero(mask)), excluded)
+    left = np.flatnonzero(mask)
+    rows = slice(None) if len(left) == len(mask) else left
+    return Standing(mask, len(left), excluded, rows)
 
 
 def _joined(before: Excluded, fallen: Excluded) -> Excluded:

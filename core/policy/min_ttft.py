@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from core.policy.base import Candidates, Scores, policy
+from core.policy.base import Candidates, FewColumns, Scores, policy
 from core.tunables import Tunables
 
 
-@policy("min_ttft", sense="min", source="F Alg. 1")
+def _few(c: FewColumns) -> list[float]:
+    rows = zip(c.queues, c.transfers, c.prefills, strict=True)
+    return [queue + transfer + prefill for queue, transfer, prefill in rows]
+
+
+@policy("min_ttft", sense="min", source="F Alg. 1", few=_few)
 def min_ttft(c: Candidates, t: Tunables) -> Scores:  # noqa: ARG001
     """T_queue + T_transfer + T_prefill(L, prefix); the lowest wins.
 

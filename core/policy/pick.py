@@ -7,7 +7,7 @@ from random import Random
 from typing import Literal
 
 from core.errors import IntegrityError
-from core.policy.base import Floats
+from core.policy.base import Totals
 
 _FEW = 64
 """Up to this many rows a list is quicker than an array."""
@@ -15,11 +15,13 @@ TIE_RELATIVE = 1e-12
 """Totals this close, relative to the best, are equal: they differ by rounding alone."""
 
 
-def pick(total: Floats, sense: Literal["min", "max"], rng: Random) -> tuple[int, int]:
+def pick(total: Totals, sense: Literal["min", "max"], rng: Random) -> tuple[int, int]:
     """(row of the winner, how many rows tied for it) of totals of shape (k,), k >= 1.
 
     A total that is not a number never wins; IntegrityError when no total is a number.
     """
+    if isinstance(total, list):
+        return _pick_few(total, sense, rng)
     if len(total) <= _FEW:
         return _pick_few(total.tolist(), sense, rng)
     row = int(total.argmin() if sense == "min" else total.argmax())
