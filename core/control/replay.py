@@ -40,6 +40,7 @@ class FleetShape:
     profile: str
     cache_tokens: int
     batch_max: int
+    can_fetch: bool
     prefill_cost: tuple[float, float, float]
     tbt_cost: tuple[float, float, float]
 
@@ -74,6 +75,7 @@ def fleet_shape(fleet: FleetState) -> FleetShape:
         profile=_commonest(spec for _, spec in found),
         cache_tokens=_cache_tokens([spec for _, spec in found]),
         batch_max=int(median(spec.batch_max for _, spec in found)),
+        can_fetch=fleet.any_can_fetch,
         prefill_cost=middle("c0", "c1", "c2"),
         tbt_cost=middle("d0", "d1", "d2"),
     )
@@ -125,7 +127,7 @@ def scenario(shape: FleetShape, t: Tunables) -> Scenario:
         batch_max=shape.batch_max,
         policy=t.policy,
         params={**params, "admission.mode": t.admission.mode},
-        fetch=t.fetch.enabled,
+        fetch=t.fetch.enabled and shape.can_fetch,
         cpp=t.cpp.enabled,
         migration=t.migration.enabled,
         hotspot=t.hotspot.enabled,

@@ -106,7 +106,7 @@ class Load:
             prompt,
             max_tokens=self.output,
             stream=True,
-            headers={"x-session-id": f"s{group}"},
+            headers={"x-session-id": f"s{group}", "connection": "close"},
         )
         text = await answer.read()
         if answer.status != 200 or not text.rstrip().endswith(b"[DONE]") or b'"error"' in text:
