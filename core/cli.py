@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
+from core import admin_cli
 from core.errors import ConductorError, UsageError
 from core.settings import Settings, load_settings
 from core.simulation import cli as simulation
@@ -214,6 +215,7 @@ def _print_pairs(pairs: Iterator[tuple[str, str]]) -> None:
 
 
 simulation.register(app)
+admin_cli.register(app)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,13 @@ from dataclasses import replace
 
 import pytest
 from gateway_world import PATIENT, Engine, engines, gateway, until
+from typer.testing import CliRunner
 
 from core import wire
+from core.admin_cli import Refused
+from core.cli import app
 from core.engines.addresses import networks
-from core.errors import Invalid
+from core.errors import BadRequest, Invalid
 from core.settings import Settings
 from core.tunables import Tunables
 from core.wiring import check_nodes, running_service
@@ -350,3 +353,67 @@ async def test_everything_that_changes_is_streamed(pair, tmp_path):
             async with w.client.get(url, headers={"last-event-id": "x"}) as answer:
                 assert answer.status == 422
                 assert refused(await answer.read()).param == "Last-Event-ID"
+
+
+# -- commands -------------------------------------------------------------------------------------
+
+
+async def command(w, *words: str):
+    """A command against the world's service, in a thread beside it."""
+    arguments = [*words, "--url", w.url]
+    return await asyncio.to_thread(CliRunner().invoke, app, arguments, env={"COLUMNS": "200"})
+
+
+async def test_commands_act_on_a_running_service(pair):
+    async with world(pair) as w:
+        for _ in range(3):
+            await w.complete(list(range(4000, 4320)), max_tokens=2)
+            await until(lambda: w.service.conductor.index.stats().entries >= 9)
+        listed = await command(w, "nodes", "--json")
+        assert [n.id for n in wire.NodeList.model_validate_json(listed.stdout).nodes] == ["a", "b"]
+        hot = wire.HotPrefixes.model_validate_json((await command(w, "hot", "--json")).stdout)
+        shown = (await command(w, "hot")).stdout
+        assert hot.prefixes and hot.prefixes[0].key in shown and hot.prefixes[0].holders[0] in shown
+        done = await command(w, "trip", "a", "-m", "fan is loud", "--for", "60", "--author", "ada")
+        assert done.exit_code == 0 and "tripped for 60 s by ada (fan is loud)" in done.stdout
+        assert "fan is loud" in (await command(w, "nodes")).stdout
+        await command(w, "reset", "a", "-m", "quiet again")
+        assert w.service.conductor.breakers.switch(0).state == "closed"
+        held = await command(w, "reset", "a", "-m", "watched", "--hold", "60")
+        assert "held for 60 s" in held.stdout
+        await command(w, "trip", "--global", "-m", "odd decisions")
+        assert w.service.conductor.detector.breaker.tripped
+        await command(w, "reset", "--global", "-m", "understood")
+        assert not w.service.conductor.detector.breaker.tripped
+        done = await command(w, "drain", "b", "-m", "new driver", "--wait", "20")
+        assert (done.exit_code, done.stdout) == (0, "b: drained\n")
+        assert (await command(w, "undrain", "b")).stdout == "b: healthy\n"
+
+
+async def test_commands_say_what_is_wrong(pair):
+    async with world(pair) as w:
+        for words, kind, text in (
+            (["trip", "none", "-m", "a reason"], Refused, "unknown node 'none'"),
+            (["trip", "a"], Refused, "reason"),
+            (["trip", "a", "-m", "a reason", "--for", "-1"], Refused, "seconds"),
+            (["trip", "-m", "a reason"], BadRequest, "--global"),
+            (["reset", "a", "--global", "-m", "a reason"], BadRequest, "--global"),
+            (["drain", "none"], Refused, "unknown node"),
+        ):
+            result = await command(w, *words)
+            assert type(result.exception) is kind and text in result.exception.message, words
+        url = w.url
+    for address in (url, "http://[", "nonsense"):
+        result = CliRunner().invoke(app, ["nodes", "--url", address])
+        assert type(result.exception) is Refused and address in result.exception.message
+
+
+async def test_a_drain_that_does_not_end_in_time_is_code_1():
+    with engines(Engine("a", *SLOW)) as (a,):
+        async with gateway(a.spec()) as w:
+            body = {"prompt": "x", "max_tokens": 2000, "stream": True}
+            stream = await w.post("/v1/completions", body)
+            result = await command(w, "drain", "a", "--wait", "0.2")
+            assert result.exit_code == 1 and "a: draining: 1 of 1 requests left" in result.stdout
+            stream.close()
+            await event(w, "node.drained")
