@@ -16,6 +16,7 @@ nothing. The naive twin of the counters is `recount`, which `check_integrity` co
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -95,7 +96,7 @@ class Ledger:
 
     def _place(self, slot: int, generation: int) -> _Place | None:
         """The place of a node's present life, made when first needed; None for a past one."""
-        if self.fleet.generation[slot] != generation:
+        if self.fleet.cells.generation[slot] != generation:
             return None
         found = self._places.get((slot, generation))
         if found is None:
@@ -103,32 +104,32 @@ class Ledger:
         return found
 
     def _enter_queue(self, r: Reservation, now: float) -> None:
-        fleet, d = self.fleet, r.decision
+        cells, d = self.fleet.cells, r.decision
         slot, place = d.prefill_slot, self._place(d.prefill_slot, d.prefill_generation)
         if place is None:
             return
-        fleet.last_picked[slot] = r._key
+        cells.last_picked[slot] = r._key
         r.alone = not place.queue
         self._enqueue(place, slot, r._key, queue_seconds(d), d.new_tokens, now)
-        fleet.prompt_tokens[slot] += d.request.prompt_tokens
-        fleet.kv_tokens[slot] += d.request.prompt_tokens if r.moved else r.kv_tokens
+        cells.prompt_tokens[slot] += d.request.prompt_tokens
+        cells.kv_tokens[slot] += d.request.prompt_tokens if r.moved else r.kv_tokens
         if not r.moved:
             self._expect_end(r, place, now)
 
     def _enqueue(
         self, place: _Place, slot: int, key: int, seconds: float, tokens: float, now: float
     ) -> None:
-        fleet, queue = self.fleet, place.queue
+        cells, queue = self.fleet.cells, place.queue
         if queue:
             head = self.open.get(next(iter(queue)))
             if head is not None:
                 head.alone = False
         else:
-            fleet.head_s[slot], fleet.head_started_s[slot] = seconds, now
+            cells.head_s[slot], cells.head_started_s[slot] = seconds, now
         queue[key] = seconds
-        fleet.queued_s[slot] += seconds
-        fleet.queued_tokens[slot] += tokens
-        fleet.prefilling[slot] += 1
+        cells.queued_s[slot] += seconds
+        cells.queued_tokens[slot] += tokens
+        cells.prefilling[slot] += 1
 
     def _expect_end(self, r: Reservation, place: _Place, now: float) -> None:
         """Note (again) when the request is expected to leave its decode node.
@@ -151,18 +152,18 @@ class Ledger:
             r._ends_s = None
 
     def _enter_batch(self, r: Reservation, now: float) -> None:
-        d, fleet = r.decision, self.fleet
+        d, cells = r.decision, self.fleet.cells
         slot, place = d.decode_slot, self._place(d.decode_slot, d.decode_generation)
         if place is None:
             return
-        fleet.decoding[slot] += 1
-        fleet.decode_kv[slot] += r.kv_tokens
-        r.batch_seen, r.kv_seen = float(fleet.decoding[slot]), float(fleet.decode_kv[slot])
+        cells.decoding[slot] += 1
+        cells.decode_kv[slot] += r.kv_tokens
+        r.batch_seen, r.kv_seen = cells.decoding[slot], cells.decode_kv[slot]
         if r.moved:
-            fleet.kv_tokens[slot] += r.kv_tokens
+            cells.kv_tokens[slot] += r.kv_tokens
         self._expect_end(r, place, now)
         place.limits[r.tbt_slo_s] += 1
-        fleet.strictest_tbt_s[slot] = min(place.limits)
+        cells.strictest_tbt_s[slot] = min(place.limits)
 
     def to_decode(self, r: Reservation, now: float) -> None:
         """A queued reservation's prefill is done: see `Reservation.prefill_done`."""
@@ -208,47 +209,47 @@ class Ledger:
         self._dequeue(r._key, d.prefill_slot, d.prefill_generation, d.new_tokens, now)
 
     def _dequeue(self, key: int, slot: int, generation: int, tokens: float, now: float) -> None:
-        fleet, place = self.fleet, self._place(slot, generation)
+        cells, place = self.fleet.cells, self._place(slot, generation)
         if place is None:
             self.void_releases += 1
             return
         queue = place.queue
         first = next(iter(queue)) == key
         seconds = queue.pop(key)
-        fleet.prefilling[slot] -= 1
+        cells.prefilling[slot] -= 1
         if not queue:
-            fleet.queued_s[slot] = fleet.queued_tokens[slot] = fleet.head_s[slot] = 0.0
+            cells.queued_s[slot] = cells.queued_tokens[slot] = cells.head_s[slot] = 0.0
             return
-        fleet.queued_s[slot] = max(fleet.queued_s[slot] - seconds, 0.0)
-        fleet.queued_tokens[slot] = max(fleet.queued_tokens[slot] - tokens, 0.0)
+        cells.queued_s[slot] = max(cells.queued_s[slot] - seconds, 0.0)
+        cells.queued_tokens[slot] = max(cells.queued_tokens[slot] - tokens, 0.0)
         if first:
-            fleet.head_s[slot] = next(iter(queue.values()))
-            fleet.head_started_s[slot] = now
+            cells.head_s[slot] = next(iter(queue.values()))
+            cells.head_started_s[slot] = now
 
     def _leave_batch(self, r: Reservation) -> None:
-        d, fleet = r.decision, self.fleet
+        d, cells = r.decision, self.fleet.cells
         slot, place = d.decode_slot, self._place(d.decode_slot, d.decode_generation)
         if place is None:
             self.void_releases += 1
             return
-        fleet.decoding[slot] -= 1
-        fleet.decode_kv[slot] -= r.kv_tokens
+        cells.decoding[slot] -= 1
+        cells.decode_kv[slot] -= r.kv_tokens
         if r.moved:
-            fleet.kv_tokens[slot] -= r.kv_tokens
+            cells.kv_tokens[slot] -= r.kv_tokens
             self._forget_end(r, place)
         limits = place.limits
         limits[r.tbt_slo_s] -= 1
         if not limits[r.tbt_slo_s]:
             del limits[r.tbt_slo_s]
-            fleet.strictest_tbt_s[slot] = min(limits, default=np.inf)
+            cells.strictest_tbt_s[slot] = min(limits, default=math.inf)
 
     def _release_prefill(self, r: Reservation) -> None:
-        d, fleet = r.decision, self.fleet
+        d, cells = r.decision, self.fleet.cells
         slot, place = d.prefill_slot, self._place(d.prefill_slot, d.prefill_generation)
         if place is None:
             return
-        fleet.prompt_tokens[slot] -= d.request.prompt_tokens
-        fleet.kv_tokens[slot] -= d.request.prompt_tokens if r.moved else r.kv_tokens
+        cells.prompt_tokens[slot] -= d.request.prompt_tokens
+        cells.kv_tokens[slot] -= d.request.prompt_tokens if r.moved else r.kv_tokens
         if not r.moved:
             self._forget_end(r, place)
 
@@ -284,7 +285,7 @@ class Ledger:
         Counts who decodes there, is promised there, or is queued there, and is expected to end
         later (F 5, early rejection); each with the mean KV of them all.
         """
-        place = self._places.get((slot, int(self.fleet.generation[slot])))
+        place = self._places.get((slot, self.fleet.cells.generation[slot]))
         if place is None or not place.ends:
             return 0, 0.0
         requests = len(place.ends) - bisect_right(place.ends, when_s)
@@ -292,7 +293,7 @@ class Ledger:
 
     def drain_s(self, slot: int, now: float) -> float:
         """Predicted seconds until the next request leaves the decode batch."""
-        place = self._places.get((slot, int(self.fleet.generation[slot])))
+        place = self._places.get((slot, self.fleet.cells.generation[slot]))
         return max(place.ends[0] - now, 0.0) if place is not None and place.ends else 0.0
 
     def inflight(self, slot: int) -> int:
