@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import context
 
 from storage.migrate import comparison
-from storage.models import metadata
+from storage.schema import metadata
 
 connection = context.config.attributes.get("connection")
 if connection is None:

@@ -8,12 +8,13 @@ is away, and the caller decides what that means.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
-from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -138,3 +139,17 @@ def _pragmas(*settings: str) -> Callable[[Any, ConnectionPoolEntry], None]:
         cursor.close()
 
     return apply
+
+
+@contextmanager
+def exclusive(engine: Engine, lock: int) -> Iterator[Connection]:
+    """A transaction that no other holder of `lock` is in at the same time.
+
+    On SQLite it holds the database's only write lock from its beginning.
+    """
+    with engine.begin() as connection:
+        if engine.dialect.name == "sqlite":
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        else:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": lock})
+        yield connection

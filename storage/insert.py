@@ -7,7 +7,8 @@ back and sent once more through temporary tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from storage import partitions
 from storage.models import metadata
 from storage.rows import COLUMNS, TIME_AT, Values
+from storage.summary_models import LEVELS_S
 
 
 class Row(NamedTuple):
@@ -46,6 +48,7 @@ class Inserter:
     def _store(self, batch: Mapping[str, list[Values]]) -> int:
         if self._engine.dialect.name != "postgresql":
             with self._engine.begin() as connection:
+                _mark(connection, batch)
                 return sum(_insert(connection, name, rows) for name, rows in batch.items())
         self._make_partitions(batch)
         try:
@@ -56,17 +59,14 @@ class Inserter:
     def _copy(self, batch: Mapping[str, list[Values]], *, through_temporary: bool) -> int:
         copy = _copy_new if through_temporary else _copy_all
         with self._engine.begin() as connection:
+            _mark(connection, batch)
             return sum(
                 _insert(connection, name, rows) if name == "nodes" else copy(connection, name, rows)
                 for name, rows in batch.items()
             )
 
     def _make_partitions(self, batch: Mapping[str, list[Values]]) -> None:
-        days = {
-            values[at] // partitions.DAY_US
-            for name, at in TIME_AT.items()
-            for values in batch.get(name, ())
-        }
+        days = set(_times(batch, partitions.DAY_US))
         if days - self._days:
             with self._engine.begin() as connection:
                 partitions.ensure(connection, days)
@@ -88,9 +88,33 @@ def _by_table(rows: Iterable[Row]) -> dict[str, list[Values]]:
     return {name: found for name, found in batch.items() if found}
 
 
+def _times(batch: Mapping[str, list[Values]], step_us: int) -> Iterator[int]:
+    """The numbers of the steps in which the batch's decisions were made."""
+    for name, at in TIME_AT.items():
+        yield from {values[at] // step_us for values in batch.get(name, ())}
+
+
+def _mark(connection: Connection, batch: Mapping[str, list[Values]]) -> None:
+    """Say which roll-ups are out of date with this transaction."""
+    token, level_s = secrets.randbits(62), LEVELS_S[0]
+    starts = set(_times(batch, level_s * 1_000_000))
+    marks = [(level_s, start * level_s * 1_000_000, token) for start in sorted(starts)]
+    if marks:
+        marker = _marker(connection)
+        connection.exec_driver_sql(
+            "INSERT INTO summary_marks (level_s, start_us, token)"
+            f" VALUES ({marker}, {marker}, {marker})",
+            marks,
+        )
+
+
 def _insert(connection: Connection, name: str, rows: list[Values]) -> int:
-    marker = "%s" if connection.dialect.name == "postgresql" else "?"
-    return max(connection.exec_driver_sql(_insert_sql(name, marker), rows).rowcount, 0)
+    statement = _insert_sql(name, _marker(connection))
+    return max(connection.exec_driver_sql(statement, rows).rowcount, 0)
+
+
+def _marker(connection: Connection) -> str:
+    return "%s" if connection.dialect.name == "postgresql" else "?"
 
 
 def _copy_all(connection: Connection, name: str, rows: list[Values]) -> int:

@@ -23,8 +23,8 @@ from sqlalchemy import Connection, event, text
 import migrations
 from core.errors import StoreError
 from storage.database import FAILURES, first_line, writer_engine
-from storage.models import metadata
 from storage.partitions import is_partition
+from storage.schema import metadata
 
 _ADVISORY_LOCK = 4_242_001
 

@@ -1,169 +1,155 @@
 """Aggregates over time: counts, reuse and latency percentiles per bucket, shares per node.
 
-Computed from the rows themselves, so they are exact and cost time in proportion to the rows of
-the range (see the README for figures); ask for the newest minutes and keep the older ones.
+Read from the coarsest roll-ups that fit; where one is out of date, from finer ones, in the end
+from the rows. So figures are as of now, counts are exact, and percentiles are within the
+histograms' error. Finer steps than five minutes reach back as far as the ten-second roll-ups do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, case, func, literal, select
+from sqlalchemy import Connection, select
 
 from core.errors import BadRequest
 from core.ports import NodeShare, TimeBucket
-from storage.decisions import JOINED
-from storage.models import decisions, outcomes
+from storage import histogram
+from storage.figures import MICROS, Figures, Found, from_rollups, from_rows, merged
+from storage.summary_models import FLEET, LEVELS_S, summary_marks
 from storage.types import from_micros, to_micros
 
 BUCKETS_MAX = 10_000
-_MICROS = 1_000_000
-_QUANTILES = (0.5, 0.9, 0.99)
-Floats = npt.NDArray[np.float64]
-Statement = Select[*tuple[Any, ...]]
+_QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+
+
+class Stretch(NamedTuple):
+    """A stretch of time to be read at one level; None: from the rows."""
+
+    level_s: int | None
+    lo_us: int
+    hi_us: int
 
 
 def series(
     connection: Connection, start: datetime, end: datetime, step_s: int, node: str | None
 ) -> list[TimeBucket]:
     """Buckets of `step_s` seconds, aligned to the epoch, that hold a decision or an outcome."""
-    start_us, end_us, step_us = to_micros(start), to_micros(end), step_s * _MICROS
-    if step_s < 1 or (end_us - start_us) // max(step_us, 1) > BUCKETS_MAX:
+    lo_us, hi_us, step_us = to_micros(start), to_micros(end), step_s * MICROS
+    if step_s < 1 or (hi_us - lo_us) // max(step_us, 1) > BUCKETS_MAX:
         raise BadRequest(
             f"step_s: {step_s} gives no or more than {BUCKETS_MAX} buckets", field="step_s"
         )
-    found: dict[int, dict[str, Any]] = {}
-    for row in connection.execute(_decided(start_us, end_us, step_us, node)).mappings():
-        _add_decided(found.setdefault(row["bucket"], {"per_node": {}}), row)
-    ended = connection.execute(_ended(start_us, end_us, step_us, node)).all()
-    for bucket, figures in _outcome_figures(ended):
-        found.setdefault(bucket, {}).update(figures)
+    levels = [level for level in LEVELS_S if step_s % level == 0]
+    found = merged(
+        _read(connection, stretch, step_us, node or FLEET)
+        for stretch in cover(connection, lo_us, hi_us, levels)
+    )
     return [
-        TimeBucket(start=from_micros(bucket * step_us), **figures)
-        for bucket, figures in sorted(found.items())
+        _time_bucket(from_micros(bucket * step_us), name, figures)
+        for (bucket, name), figures in sorted(found.items(), key=lambda item: item[0])
     ]
 
 
 def node_shares(connection: Connection, start: datetime, end: datetime) -> list[NodeShare]:
     """Placed requests per prefill node, most first."""
-    d = decisions.c
-    count = func.count().label("decisions")
-    statement = (
-        select(
-            d.prefill_node.label("node"),
-            count,
-            func.sum(d.prompt_tokens).label("prompt_tokens"),
-            func.sum(d.match_tokens).label("match_tokens"),
-            func.sum(d.reachable_tokens).label("reachable_tokens"),
-        )
-        .where(d.at_us >= to_micros(start), d.at_us < to_micros(end), d.prefill_node.is_not(None))
-        .group_by(d.prefill_node)
-        .order_by(count.desc(), d.prefill_node)
+    lo_us, hi_us = to_micros(start), to_micros(end)
+    whole_us = max(hi_us, 1)  # one bucket for everything
+    found = merged(
+        _read(connection, stretch, whole_us, None)
+        for stretch in cover(connection, lo_us, hi_us, LEVELS_S)
     )
-    return [_share(dict(row)) for row in connection.execute(statement).mappings()]
-
-
-def _share(row: dict[str, Any]) -> NodeShare:
-    return NodeShare(node=row.pop("node"), **{name: int(value) for name, value in row.items()})
-
-
-def _decided(start_us: int, end_us: int, step_us: int, node: str | None) -> Statement:
-    """Per bucket and prefill node (NULL for rejections): count and token sums."""
-    d = decisions.c
-    bucket = _bucket(d.at_us, step_us)
-    statement = (
-        select(
-            bucket,
-            d.prefill_node,
-            func.count().label("count"),
-            func.sum(d.prompt_tokens).label("prompt_tokens"),
-            func.sum(d.match_tokens).label("match_tokens"),
-            func.sum(d.reachable_tokens).label("reachable_tokens"),
+    shares = [
+        NodeShare(
+            node=node,
+            decisions=figures.sums["decisions"],
+            prompt_tokens=figures.sums["prompt_tokens"],
+            match_tokens=figures.sums["match_tokens"],
+            reachable_tokens=figures.sums["reachable_tokens"],
         )
-        .where(d.at_us >= start_us, d.at_us < end_us)
-        .group_by(bucket, d.prefill_node)
+        for (_, node), figures in found.items()
+        if node != FLEET and figures.sums["decisions"]
+    ]
+    return sorted(shares, key=lambda share: (-share.decisions, share.node))
+
+
+def cover(connection: Connection, lo_us: int, hi_us: int, levels_s: Sequence[int]) -> list[Stretch]:
+    """Stretches that make up [lo, hi), each at the coarsest of the levels that is up to date."""
+    marks = [
+        (level_s, start_us)
+        for level_s, start_us in connection.execute(
+            select(summary_marks.c.level_s, summary_marks.c.start_us)
+            .where(summary_marks.c.start_us < hi_us)
+            .where(summary_marks.c.start_us >= lo_us - LEVELS_S[-1] * MICROS)
+            .distinct()
+        )
+    ]
+    return list(_cover(lo_us, hi_us, sorted(levels_s), marks))
+
+
+def _cover(
+    lo_us: int, hi_us: int, levels_s: list[int], marks: list[tuple[int, int]]
+) -> Iterator[Stretch]:
+    if lo_us >= hi_us:
+        return
+    if not levels_s:
+        yield Stretch(None, lo_us, hi_us)
+        return
+    *finer, level_s = levels_s
+    step_us = level_s * MICROS
+    first, last = -(-lo_us // step_us) * step_us, hi_us // step_us * step_us
+    if first >= last:
+        yield from _cover(lo_us, hi_us, finer, marks)
+        return
+    # A mark on a finer level makes the coarser bucket out of date as well.
+    stale = sorted({at // step_us * step_us for level, at in marks if level <= level_s})
+    yield from _cover(lo_us, first, finer, marks)
+    at = first
+    for start, end in runs(stale, step_us, first, last):
+        if at < start:
+            yield Stretch(level_s, at, start)
+        yield from _cover(start, end, finer, marks)
+        at = end
+    if at < last:
+        yield Stretch(level_s, at, last)
+    yield from _cover(last, hi_us, finer, marks)
+
+
+def runs(starts: list[int], step_us: int, lo_us: int, hi_us: int) -> Iterator[tuple[int, int]]:
+    """Neighbouring buckets within [lo, hi) as one stretch each."""
+    run: tuple[int, int] | None = None
+    for start in starts:
+        if not lo_us <= start < hi_us:
+            continue
+        if run is not None and run[1] == start:
+            run = (run[0], start + step_us)
+            continue
+        if run is not None:
+            yield run
+        run = (start, start + step_us)
+    if run is not None:
+        yield run
+
+
+def _read(connection: Connection, stretch: Stretch, step_us: int, node: str | None) -> Found:
+    level_s, lo_us, hi_us = stretch
+    if level_s is None:
+        return from_rows(connection, lo_us, hi_us, step_us, node)
+    return from_rollups(connection, level_s, lo_us, hi_us, step_us, node)
+
+
+def _time_bucket(start: datetime, node: str, figures: Figures) -> TimeBucket:
+    placed = figures.sums["decisions"]
+    return TimeBucket(
+        start=start,
+        per_node=figures.per_node if node == FLEET else {node: placed} if placed else {},
+        **figures.sums,
+        **_percentiles("ttft", figures.ttft),
+        **_percentiles("tbt", figures.tbt),
     )
-    return statement if node is None else statement.where(d.prefill_node == node)
 
 
-def _add_decided(figures: dict[str, Any], row: RowMapping) -> None:
-    count = int(row["count"])
-    figures["decisions"] = figures.get("decisions", 0) + count
-    if row["prefill_node"] is None:
-        figures["rejected"] = count
-        return
-    figures["per_node"][row["prefill_node"]] = count
-    for name in ("prompt_tokens", "match_tokens", "reachable_tokens"):
-        figures[name] = figures.get(name, 0) + int(row[name])
-
-
-def _ended(start_us: int, end_us: int, step_us: int, node: str | None) -> Statement:
-    o = outcomes.c
-    ok, aborted = o.kind == "ok", o.kind == "client_abort"
-    statement = select(
-        _bucket(o.decided_us, step_us),
-        case((ok, 0), (aborted, 0), else_=1),
-        case((aborted, 1), else_=0),
-        case((o.slo_missed != "", 1), else_=0),
-        o.prompt_tokens,
-        o.cached_tokens,
-        o.output_tokens,
-        o.ttft_s,
-        o.tbt_s,
-    ).where(o.decided_us >= start_us, o.decided_us < end_us)
-    if node is None:
-        return statement
-    statement = statement.select_from(outcomes.join(decisions, JOINED))
-    return statement.where(decisions.c.prefill_node == node)
-
-
-def _outcome_figures(rows: Sequence[Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Per bucket the figures of its outcomes; columns of `rows` as `_ended` selects them."""
-    if not rows:
-        return
-    bucket, *columns = (np.array(column, dtype=np.float64) for column in zip(*rows, strict=True))
-    order = np.argsort(bucket, kind="stable")
-    edges = np.flatnonzero(np.diff(bucket[order])) + 1
-    for part in np.split(order, edges):
-        yield int(bucket[part[0]]), _figures(*(column[part] for column in columns))
-
-
-def _figures(
-    failed: Floats,
-    aborted: Floats,
-    missed: Floats,
-    prompt: Floats,
-    cached: Floats,
-    output: Floats,
-    ttft_s: Floats,
-    tbt_s: Floats,
-) -> dict[str, Any]:
-    reported = ~np.isnan(prompt) & ~np.isnan(cached)
-    return {
-        "finished": len(failed),
-        "failed": int(failed.sum()),
-        "aborted": int(aborted.sum()),
-        "slo_missed": int(missed.sum()),
-        "reported_prompt_tokens": int(prompt[reported].sum()),
-        "cached_tokens": int(cached[reported].sum()),
-        "output_tokens": int(np.nansum(output)),
-        **_percentiles("ttft", ttft_s),
-        **_percentiles("tbt", tbt_s),
-    }
-
-
-def _percentiles(name: str, values: Floats) -> dict[str, float]:
-    values = values[~np.isnan(values)]
-    if not len(values):
-        return {}
-    points = np.quantile(values, _QUANTILES)
-    return {f"{name}_p{q * 100:.0f}_s": float(p) for q, p in zip(_QUANTILES, points, strict=True)}
-
-
-def _bucket(at_us: ColumnElement[int], step_us: int) -> ColumnElement[int]:
-    # Written into the statement: databases must see the same expression in SELECT and GROUP BY.
-    return (at_us // literal(step_us, literal_execute=True)).label("bucket")
+def _percentiles(name: str, spreads: list[histogram.Spread]) -> dict[str, Any]:
+    found = histogram.quantiles(histogram.merged(spreads), list(_QUANTILES.values()))
+    return {f"{name}_{q}_s": value for q, value in zip(_QUANTILES, found or (), strict=False)}

@@ -31,6 +31,11 @@ def where(condition: str) -> dict[str, Any]:
 def upgrade() -> None:
     op.add_column("outcomes", sa.Column("prefill_node", sa.Text(), nullable=True))
     op.add_column("outcomes", sa.Column("decode_node", sa.Text(), nullable=True))
+    # A decision has one id on every database, so this finds one row each.
+    op.execute(
+        "UPDATE outcomes SET (prefill_node, decode_node) = (SELECT d.prefill_node, d.decode_node"
+        " FROM decisions d WHERE d.id = outcomes.decision_id)"
+    )
     op.create_index(
         "ix_decisions_tenant_at_us", "decisions", ["tenant", "at_us"], **where("tenant <> ''")
     )

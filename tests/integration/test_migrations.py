@@ -11,7 +11,7 @@ from sqlalchemy import inspect, text
 from core.errors import StoreError
 from storage import migrate
 from storage.database import writer_engine
-from storage.models import metadata
+from storage.schema import metadata
 from storage.partitions import is_partition
 from storage.store import open_storage
 

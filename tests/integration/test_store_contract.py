@@ -27,6 +27,7 @@ from core.ports import (
     RevisionRecord,
     StoredDecision,
 )
+from storage.histogram import RELATIVE_ERROR
 from storage.store import Storage, Store, open_storage
 
 HOSTILE = ["'", '"', "%", "_", "a%b", "'; DROP TABLE decisions; --", "\\", "é\u202e", "*"]
@@ -359,8 +360,8 @@ def test_series_counts_sums_and_percentiles(storage):
     assert first.output_tokens == 350
     assert first.per_node == {"p0": 27, "p1": 25}
     got = [first.ttft_p50_s, first.ttft_p90_s, first.ttft_p99_s]
-    assert got == pytest.approx(list(np.quantile(times, [0.5, 0.9, 0.99])))
-    assert first.tbt_p50_s == 0.01
+    assert got == pytest.approx(list(np.quantile(times, [0.5, 0.9, 0.99])), rel=RELATIVE_ERROR)
+    assert first.tbt_p50_s == pytest.approx(0.01, rel=RELATIVE_ERROR)
     assert (second.decisions, second.finished, second.ttft_p50_s) == (1, 0, None)
     assert second.prompt_tokens == 10
 
@@ -369,10 +370,12 @@ def test_series_of_one_node_and_another_step(storage):
     store = keep(
         storage,
         *(decision(n, prefill_node=f"p{n % 2}") for n in range(20)),
-        *(outcome(n, ttft_s=float(n)) for n in range(20)),
+        *(outcome(n, ttft_s=float(n), prefill_node=f"p{n % 2}") for n in range(20)),
     )
     buckets = store.series(T0, T0 + timedelta(seconds=20), step_s=10, node="p1")
-    assert [(b.decisions, b.finished, b.ttft_p50_s) for b in buckets] == [(5, 5, 5.0), (5, 5, 15.0)]
+    assert [(b.decisions, b.finished, b.per_node) for b in buckets] == [(5, 5, {"p1": 5})] * 2
+    medians = [b.ttft_p50_s for b in buckets]
+    assert medians == pytest.approx([5.0, 15.0], rel=RELATIVE_ERROR)
     assert store.series(T0 - timedelta(days=1), T0) == []
     with pytest.raises(BadRequest, match="step_s"):
         store.series(T0, T0 + timedelta(days=30), step_s=1)

@@ -1,0 +1,200 @@
+"""What happened in a stretch of time as sums and histograms that merge: the content of a roll-up.
+
+Figures come from rows (`from_rows`) or from roll-ups of any level (`from_rollups`); both give the
+same, because all parts add up.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+from sqlalchemy import ColumnElement, Connection, Select, case, func, literal, select
+
+from storage import histogram
+from storage.histogram import Floats, Spread
+from storage.models import decisions, outcomes
+from storage.summary_models import FLEET, SUMS, rollups
+
+MICROS = 1_000_000
+Statement = Select[*tuple[Any, ...]]
+_decode_counts = msgspec.json.Decoder(dict[str, int]).decode
+_DECIDED = ("prompt_tokens", "match_tokens", "reachable_tokens")
+_ENDED = ("failed", "aborted", "slo_missed", "reported_prompt_tokens", "cached_tokens")
+_ENDED_SUMS = ("finished", *_ENDED, "output_tokens")
+
+
+@dataclass(slots=True, eq=False)
+class Figures:
+    """Sums by the names of `SUMS`, histograms of TTFT and TBT, placed requests by node."""
+
+    sums: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SUMS, 0))
+    ttft: list[Spread] = field(default_factory=list)
+    tbt: list[Spread] = field(default_factory=list)
+    per_node: dict[str, int] = field(default_factory=dict)
+
+    def add(self, sums: Mapping[str, int]) -> None:
+        """Add sums; names that are left out stay."""
+        for name, value in sums.items():
+            self.sums[name] += int(value)
+
+    def place(self, node: str, count: int) -> None:
+        """Count placed requests of a node."""
+        self.per_node[node] = self.per_node.get(node, 0) + count
+
+    def row(self, level_s: int, node: str, start_us: int) -> dict[str, Any]:
+        """The `rollups` row that keeps these figures."""
+        return {
+            "level_s": level_s,
+            "node": node,
+            "start_us": start_us,
+            **self.sums,
+            "ttft": histogram.packed(histogram.merged(self.ttft)),
+            "tbt": histogram.packed(histogram.merged(self.tbt)),
+            "per_node": _json(self.per_node) if node == FLEET else "",
+        }
+
+
+Found = dict[tuple[int, str], Figures]
+"""Figures by number of the bucket and node."""
+
+
+def from_rows(
+    connection: Connection, lo_us: int, hi_us: int, step_us: int, node: str | None = None
+) -> Found:
+    """Figures of the rows in [lo, hi).
+
+    `node`: only of that one (`FLEET` for all together, rejections included); left out, of every
+    one and of all together.
+    """
+    found: Found = defaultdict(Figures)
+    for row in connection.execute(_decided(lo_us, hi_us, step_us, node)):
+        _add_decided(found, node, *row)
+    ended = connection.execute(_ended(lo_us, hi_us, step_us, node)).all()
+    if ended:
+        _add_ended(found, node, ended)
+    return found
+
+
+def from_rollups(
+    connection: Connection,
+    level_s: int,
+    lo_us: int,
+    hi_us: int,
+    step_us: int,
+    node: str | None = None,
+) -> Found:
+    """Figures of the roll-ups of one level that start in [lo, hi); `node` as in `from_rows`."""
+    r = rollups.c
+    statement = select(rollups).where(r.level_s == level_s, r.start_us >= lo_us, r.start_us < hi_us)
+    if node is not None:
+        statement = statement.where(r.node == node)
+    found: Found = defaultdict(Figures)
+    for row in connection.execute(statement):
+        _add_rollup(found[row.start_us // step_us, row.node], row)
+    return found
+
+
+def _add_rollup(figures: Figures, row: Any) -> None:
+    figures.add({name: value for name, value in zip(SUMS, row[3:], strict=False) if value})
+    figures.ttft += [histogram.unpacked(row.ttft)] if row.ttft else []
+    figures.tbt += [histogram.unpacked(row.tbt)] if row.tbt else []
+    if row.per_node:
+        for node, count in _decode_counts(row.per_node).items():
+            figures.place(node, count)
+
+
+def _decided(lo_us: int, hi_us: int, step_us: int, node: str | None) -> Statement:
+    """Per bucket and prefill node (NULL for rejections): count and token sums."""
+    d, bucket = decisions.c, _bucket(decisions.c.at_us, step_us)
+    sums = [func.sum(d[name]) for name in _DECIDED]
+    statement = (
+        select(bucket, d.prefill_node, func.count(), *sums)
+        .where(d.at_us >= lo_us, d.at_us < hi_us)
+        .group_by(bucket, d.prefill_node)
+    )
+    return statement if not node else statement.where(d.prefill_node == node)
+
+
+def _add_decided(
+    found: Found, wanted: str | None, bucket: int, node: str | None, count: int, *sums: int
+) -> None:
+    placed = {name: value for name, value in zip(_DECIDED, sums, strict=True) if node is not None}
+    if not wanted:
+        fleet = found[bucket, FLEET]
+        fleet.add({"decisions": count, "rejected": 0 if node is not None else count, **placed})
+        if node is not None:
+            fleet.place(node, count)
+    if node is not None and wanted != FLEET:
+        found[bucket, node].add({"decisions": count, **placed})
+
+
+def _ended(lo_us: int, hi_us: int, step_us: int, node: str | None) -> Statement:
+    o = outcomes.c
+    ok, aborted = o.kind == "ok", o.kind == "client_abort"
+    reported = o.prompt_tokens.is_not(None) & o.cached_tokens.is_not(None)
+    statement = select(
+        _bucket(o.decided_us, step_us),
+        o.prefill_node,
+        case((ok, 0), (aborted, 0), else_=1),
+        case((aborted, 1), else_=0),
+        case((o.slo_missed != "", 1), else_=0),
+        case((reported, o.prompt_tokens), else_=0),
+        case((reported, o.cached_tokens), else_=0),
+        func.coalesce(o.output_tokens, 0),
+        o.ttft_s,
+        o.tbt_s,
+    ).where(o.decided_us >= lo_us, o.decided_us < hi_us)
+    return statement if not node else statement.where(o.prefill_node == node)
+
+
+def _add_ended(found: Found, wanted: str | None, ended: Sequence[Any]) -> None:
+    """Add outcomes, with columns as `_ended` selects them, to the fleet's and their node's."""
+    buckets, nodes, *columns = zip(*ended, strict=True)
+    values = np.array(columns, dtype=np.float64)
+    if not wanted:
+        _add_groups(found, [(bucket, FLEET) for bucket in buckets], values)
+    known = [row for row, node in enumerate(nodes) if node is not None]
+    if known and wanted != FLEET:
+        keys = [(buckets[row], nodes[row]) for row in known]
+        _add_groups(found, keys, values[:, known])
+
+
+def _add_groups(found: Found, keys: Sequence[tuple[int, str]], values: Floats) -> None:
+    numbers: dict[tuple[int, str], int] = {}
+    group = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+    sums = [np.bincount(group, weights=column) for column in values[:-2]]
+    sums.insert(0, np.bincount(group))
+    ttft, tbt = (histogram.grouped(group, column) for column in values[-2:])
+    for key, number in numbers.items():
+        figures = found[key]
+        figures.add({name: int(s[number]) for name, s in zip(_ENDED_SUMS, sums, strict=True)})
+        figures.ttft += [ttft[number]] if number in ttft else []
+        figures.tbt += [tbt[number]] if number in tbt else []
+
+
+def _bucket(at_us: ColumnElement[int], step_us: int) -> ColumnElement[int]:
+    # Written into the statement: databases must see the same expression in SELECT and GROUP BY.
+    return (at_us // literal(step_us, literal_execute=True)).label("bucket")
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def merged(parts: Iterator[Found]) -> Found:
+    """The parts together."""
+    total: Found = defaultdict(Figures)
+    for part in parts:
+        for key, figures in part.items():
+            into = total[key]
+            into.add(figures.sums)
+            into.ttft += figures.ttft
+            into.tbt += figures.tbt
+            for node, count in figures.per_node.items():
+                into.place(node, count)
+    return total
