@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from core.domain import EventEndpoints, NodeId, NodeSpec, Role
+from core.engines.addresses import check_never, parse_endpoint
 from core.engines.base import Discovery
+from core.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,8 @@ def _events(
     """Registered addresses, completed by discovered ones of the node's rank."""
     told = found.events.get(registered.dp_rank or 0)
     if registered.events is None:
-        return told, ()
+        refused = "" if told is None else _refused(told)
+        return (None, (refused,)) if refused else (told, ())
     if told is None or told.live != registered.events.live:
         return registered.events, ()
     return (
@@ -77,6 +80,18 @@ def _events(
         ),
         (),
     )
+
+
+def _refused(told: EventEndpoints) -> str:
+    """Why an address that the engine named is not connected to; empty where it may be."""
+    try:
+        for text in filter(None, (told.live, told.replay)):
+            address = parse_endpoint(text, field="events")
+            if address.ip is not None:
+                check_never(address.ip, field="events")
+    except UsageError as error:
+        return f"the engine's event address is not followed: {error.message}"
+    return ""
 
 
 def _least(registered: int, found: int) -> int:

@@ -1,5 +1,7 @@
 """Joining registered and discovered figures."""
 
+from dataclasses import replace
+
 from core.domain import EventEndpoints, NodeId, NodeSpec, Role
 from core.engines.base import Discovery, connectable
 from core.engines.discovery import join, ranks
@@ -76,3 +78,17 @@ def test_bind_addresses_become_connectable():
 def test_addresses_that_cannot_work_or_reach_inside_are_refused():
     for endpoint in ("tcp://127.0.0.1:5", "ipc:///tmp/x", "inproc://x", "tcp://*", "tcp://*:p", ""):
         assert connectable(endpoint, host="10.0.0.1") is None
+
+
+def test_an_engine_cannot_send_us_to_a_metadata_address():
+    for live, replay in (
+        ("tcp://169.254.169.254:80", None),
+        ("tcp://h:2", "tcp://[fe80::1]:3"),
+        ("tcp://2852039166:80", None),
+        ("tcp://user@h:2", None),
+    ):
+        found = replace(FOUND, events={0: EventEndpoints(live=live, replay=replay)})
+        joined = join(NODE, found)
+        assert joined.spec.events is None
+        assert any("not followed" in note for note in joined.notes)
+    assert join(NODE, FOUND).notes == ()
