@@ -110,7 +110,7 @@ class FullReply:
 
 
 class StreamReply:
-    """Writes each token as one server-sent event; tokens of one step leave in one write."""
+    """Writes each token as one server-sent event; what is written together is one HTTP chunk."""
 
     def __init__(
         self,
@@ -136,7 +136,6 @@ class StreamReply:
         self._plain = not (generation.return_token_ids or generation.continuous_usage)
         before, after = self._event(_MARK.decode()).split(_MARK_JSON)
         self._before, self._after = before, after
-        self._overhead = len(before) + len(after)
         connection.send(STREAM_HEAD)
 
     def _choice(self, text: str, reason: str | None, token: int | None) -> dict[str, Any]:
@@ -181,21 +180,20 @@ class StreamReply:
     def token(self, token: int) -> None:
         """Queue one token's event."""
         if self._generation.chat and not self._sent:
-            self._parts.append(chunk(self._role()))
+            self._parts.append(self._role())
         last = self._sent + 1 == self._generation.sequence.output_tokens_max
         if self._plain and not last:
             word = tokenizer.VOCABULARY[token]
-            size = self._overhead + len(word)
-            self._parts.append(b"%x\r\n%b%b%b\r\n" % (size, self._before, word, self._after))
+            self._parts.append(b"%b%b%b" % (self._before, word, self._after))
         else:
             reason = self._generation.sequence.finish_reason if last else None
-            self._parts.append(chunk(self._event(tokenizer.decode([token]), reason, token)))
+            self._parts.append(self._event(tokenizer.decode([token]), reason, token))
         self._sent += 1
 
     def flush(self) -> None:
         """Write what is queued; under a fault, break off once enough was sent."""
         if self._parts:
-            self._connection.send(b"".join(self._parts))
+            self._connection.send(chunk(b"".join(self._parts)))
             self._parts.clear()
         if self._drop_after is not None and self._sent >= self._drop_after:
             self._connection.abort()
@@ -218,12 +216,12 @@ class StreamReply:
             self.flush()
             return
         if self._generation.include_usage:
-            self._parts.append(chunk(self._usage_event()))
+            self._parts.append(self._usage_event())
         self._finish()
 
     def abort(self) -> None:
         """Ended by request."""
-        self._parts.append(chunk(self._event("", "abort")))
+        self._parts.append(self._event("", "abort"))
         self._finish()
 
     def fail(self, error: ApiError) -> None:
@@ -231,14 +229,13 @@ class StreamReply:
         # Spaces as the engine writes them: this event alone is not compact JSON.
         text = f'"message": {orjson.dumps(str(error)).decode()}, "type": "{error.kind}"'
         body = f'{{"error": {{{text}, "param": null, "code": {error.status}}}}}'
-        self._parts.append(chunk(b"data: " + body.encode() + b"\n\n"))
+        self._parts.append(b"data: " + body.encode() + b"\n\n")
         self._finish()
 
     def _finish(self) -> None:
-        self._parts.append(STREAM_END)
-        data = b"".join(self._parts)
+        events = b"".join(self._parts)
         self._parts.clear()
-        self._connection.finish(data)
+        self._connection.finish((chunk(events) if events else b"") + STREAM_END)
 
 
 Reply = FullReply | StreamReply

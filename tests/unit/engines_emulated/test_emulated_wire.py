@@ -98,10 +98,11 @@ def stream_events(raw: bytes) -> list:
         length = int(size, 16)
         chunk, body = body[:length], body[length + 2 :]
         if length:
-            assert chunk.startswith(b"data: ")
             assert chunk.endswith(b"\n\n")
-            text = chunk[6:-2].decode()
-            events.append(text if text == "[DONE]" else json.loads(text))
+            for event in chunk[:-2].split(b"\n\n"):
+                assert event.startswith(b"data: ")
+                text = event[6:].decode()
+                events.append(text if text == "[DONE]" else json.loads(text))
     return events
 
 
