@@ -19,6 +19,7 @@ from rich.table import Table
 from core import admin_cli
 from core.errors import ConductorError, UsageError
 from core.settings import Settings, load_settings
+from core.control import cli as control
 from core.simulation import cli as simulation
 
 app = typer.Typer(
@@ -215,6 +216,7 @@ def _print_pairs(pairs: Iterator[tuple[str, str]]) -> None:
 
 
 simulation.register(app)
+control.register(app)
 admin_cli.register(app)
 
 
