@@ -13,6 +13,7 @@ from core.gateway.lifecycle import OPERATOR
 if TYPE_CHECKING:
     from core.gateway.service import Service
 
+
 class Machine(Protocol):
     """What both kinds of breaker offer an operator."""
 
