@@ -67,6 +67,12 @@ class Flight:
         elif why > self.interrupted:
             self.interrupted = why
 
+    def check(self) -> None:
+        """Raise what an interrupt raises, where a library made something else of it (a timeout
+        of its own that ran out in the same turn)."""
+        if self.interrupted is not Interrupt.NONE:
+            raise asyncio.CancelledError
+
     def handled(self) -> Interrupt:
         """Take the reason of the CancelledError just caught; NONE where it was not ours."""
         why, self.interrupted = self.interrupted, Interrupt.NONE

@@ -104,6 +104,7 @@ async def serve(
     tried: frozenset[NodeId] = frozenset()
     last: AttemptFailed | None = None
     for number in range(1 + service.limits.retries_max):
+        flight.check()
         request = intake.request if not tried else intake.without(tried)
         decided = service.decide(request)
         if isinstance(decided, Rejection):

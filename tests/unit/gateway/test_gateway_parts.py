@@ -103,6 +103,30 @@ async def test_foreign_cancellation_has_no_reason():
     assert handled == [Interrupt.NONE]
 
 
+async def test_a_swallowed_interrupt_is_raised_again():
+    flights, seen = Flights(), []
+
+    async def careless():
+        number, flight = flights.enter(asyncio.current_task())
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            seen.append("swallowed")
+        try:
+            flight.check()
+        except asyncio.CancelledError:
+            seen.append(flight.handled())
+        flight.check()
+        flights.leave(number)
+
+    task = asyncio.create_task(careless())
+    await asyncio.sleep(0)
+    next(iter(flights)).interrupt(Interrupt.CLIENT_GONE)
+    await task
+    assert seen == ["swallowed", Interrupt.CLIENT_GONE]
+    assert task.cancelling() == 0
+
+
 async def test_only_waiting_requests_move_from_a_dead_node():
     flights = Flights()
     tasks, handled = await started(flights, 3)
