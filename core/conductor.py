@@ -31,7 +31,7 @@ from core.plan.case import (
 )
 from core.plan.decode_room import with_decode_room
 from core.plan.few import FewCandidates, candidates
-from core.plan.placement import DecodeChoice, choose_decode
+from core.plan.placement import DecodeChoice, Reach, choose_decode
 from core.plan.refusal import Refuser
 from core.plan.transfer import Topology
 from core.policy import Scores, get_policy, pick
@@ -75,7 +75,7 @@ class Conductor(Roster):
         self.policy = get_policy(t.policy)
         self.explain = explain
         self.rng = rng or random.Random()
-        self._standing = StandingCache()
+        self._standing, self._reach = StandingCache(), Reach()
         self._fallback = get_policy("round_robin")
         self._refuse = Refuser(self, new_id or counted_ids(self.rng))
         fleet = FleetState()
@@ -249,7 +249,7 @@ class Conductor(Roster):
             self.tunables,
             request,
             case.now,
-            standing=self._decoders(case),
+            standing=self._reach.get(self.fleet, self.topology, self._decoders(case), slot),
             prefill=slot,
             predicted=case.predicted,
             held=case.held,
@@ -261,37 +261,44 @@ class Conductor(Roster):
     def _placed(self, case: Case, decode: DecodeChoice) -> Decision:
         fleet, f, slot, p = self.fleet, case.chosen, case.slot, case.predicted
         source, matched, prefix = f.source, f.match_tokens, f.prefix_tokens
+        generation, nothing = fleet.cells.generation, decode.table is NOTHING_TO_DECODE
+        node = fleet.node_at(slot)
         return Decision(
             id=self._refuse.new_id(),
             request=case.request,
             now_s=case.now,
             policy=case.policy.name,
             revision=self.revision,
-            prefill=fleet.node_at(slot),
+            prefill=node,
             prefill_slot=Slot(slot),
-            prefill_generation=int(fleet.generation[slot]),
-            decode=fleet.node_at(decode.slot),
+            prefill_generation=generation[slot],
+            decode=node if decode.slot == slot else fleet.node_at(decode.slot),
             decode_slot=Slot(decode.slot),
-            decode_generation=int(fleet.generation[decode.slot]),
+            decode_generation=generation[decode.slot],
             match_tokens=matched,
             reachable_tokens=case.c.reachable_tokens,
             prefix_tokens=prefix,
             fetch_from=None if source is None else fleet.node_at(source),
             fetch_tokens=0 if source is None else prefix - matched,
-            predicted=Prediction(
-                queue_s=p.queue_s,
-                transfer_s=p.transfer_s + decode.transfer_s,
-                prefill_s=p.prefill_s,
-                tbt_s=decode.tbt_s,
-                handover_s=decode.transfer_s,
-            ),
+            predicted=p if nothing else _with_decode(p, decode),
             handover_tokens=decode.moved_tokens,
             candidates=case.table,
             excluded=case.left.excluded,
-            decode_candidates=None if decode.table is NOTHING_TO_DECODE else decode.table,
+            decode_candidates=None if nothing else decode.table,
             decode_excluded=decode.excluded,
             signal=self.signal(case.policy, slot, case.request),
         )
+
+
+def _with_decode(p: Prediction, decode: DecodeChoice) -> Prediction:
+    """The prefill's prediction, with the hand-over and the decode that follow."""
+    return Prediction(
+        queue_s=p.queue_s,
+        transfer_s=p.transfer_s + decode.transfer_s,
+        prefill_s=p.prefill_s,
+        tbt_s=decode.tbt_s,
+        handover_s=decode.transfer_s,
+    )
 
 
 def counted_ids(rng: random.Random) -> Callable[[], str]:

@@ -228,7 +228,7 @@ class Roster:
             self._count_senders(d, slots, now)
         keys = d.request.keys
         for slot in slots:
-            chain = keys.get(int(self.fleet.block_size[slot]))
+            chain = keys.get(self.fleet.cells.block_size[slot])
             if chain and self.trust.trust(slot) is Trust.APPROXIMATE:
                 self.index.record_route(slot, chain, now)
         if self.learn:
@@ -239,7 +239,7 @@ class Roster:
 
     def _current(self, d: Decision) -> list[Slot]:
         """The decision's slots that still stand for the nodes it meant."""
-        generation = self.fleet.generation
+        generation = self.fleet.cells.generation
         slots = []
         if generation[d.prefill_slot] == d.prefill_generation:
             slots.append(d.prefill_slot)
@@ -280,11 +280,12 @@ class Roster:
 
     def _closed(self, r: Reservation, outcome: Outcome, now: float) -> None:
         """A reservation ended: judge the nodes, the cache signal and the cost model by it."""
-        failed = outcome.failed_node or self._working_node(r)
+        blames = outcome.kind not in (OutcomeKind.OK, OutcomeKind.REFUSED)
+        failed = (outcome.failed_node or self._working_node(r)) if blames else None
         d = r.decision
         for slot, ticket in r.tickets.items():
             kind = outcome.kind
-            if kind not in (OutcomeKind.OK, OutcomeKind.REFUSED) and _node(d, slot) != failed:
+            if blames and _node(d, slot) != failed:
                 kind = OutcomeKind.CLIENT_ABORT  # the other leg's failure says nothing of this
             for event in self.breakers.record(Slot(slot), kind, now, ticket=ticket):
                 self.note(event)
@@ -309,7 +310,7 @@ class Roster:
         if d.prefill_slot not in current or d.fetch_from is not None:
             return
         reported = outcome.cached_tokens if r.cached_tokens is None else r.cached_tokens
-        slack = int(self.fleet.block_size[d.prefill_slot])
+        slack = self.fleet.cells.block_size[d.prefill_slot]
         events = self.trust.observe(
             d.prefill_slot, now, predicted=d.match_tokens, reported=reported, slack_tokens=slack
         )

@@ -175,6 +175,8 @@ class BreakerBoard:
     def tick(self, now: float) -> tuple[TransitionEvent, ...]:
         """Let timers run out; call it periodically so that the audit does not wait for traffic."""
         self.allowed(now)
+        if not self._pending:
+            return ()
         taken, self._pending = tuple(self._pending), []
         return taken
 

@@ -97,13 +97,13 @@ class BlockTable:
         known = self._known(keys)
         if known < len(keys):
             fresh = self._fitting(lane, keys[known:] if known else keys)
-            # A block that is not listed has children only if it is loose, and few are.
-            if not (held.keys().isdisjoint(fresh) and forest.loose.isdisjoint(fresh)):
-                self._list_each(lane, keys, before)
-                return
             entries = dict.fromkeys(fresh, lane.bit)
             if len(entries) != len(fresh):
                 raise ValueError("keys of one run must differ")
+            # A block that is not listed has children only if it is loose, and few are.
+            if not (held.keys().isdisjoint(fresh) and entries.keys().isdisjoint(forest.loose)):
+                self._list_each(lane, keys, before)
+                return
             if fresh:
                 held.update(entries)
                 forest.link(keys[known - 1] if known else before, fresh[0])
@@ -248,9 +248,7 @@ class BlockTable:
             self._bereave_gone(lane, gone, links)
         return left
 
-    def _bereave_gone(
-        self, lane: Lane, gone: Sequence[int], links: Sequence[int | None]
-    ) -> None:
+    def _bereave_gone(self, lane: Lane, gone: Sequence[int], links: Sequence[int | None]) -> None:
         """Put back the links of removed blocks that may still have children, and see to those."""
         for key, child in zip(gone, links, strict=True):
             if child is not None and (child == BRANCHING or child in self.held):

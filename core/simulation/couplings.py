@@ -18,20 +18,21 @@ if TYPE_CHECKING:
 class CacheFeed:
     """A cache's changes on their way to the index."""
 
-    __slots__ = ("index", "root", "slot", "world")
+    __slots__ = ("delayed", "index", "root", "slot", "world")
 
     def __init__(self, world: World, slot: Slot) -> None:
         self.world = world
         self.index = world.conductor.index
+        self.delayed = world.scenario.event_delay_s > 0
         self.slot = slot
         self.root = root_key(MODEL, block_size=world.workload.block_tokens)
 
     def stored(self, keys: Sequence[int], medium: Medium, parent: int | None) -> None:
         """Tell the index, at once or after the set delay."""
-        if self.world.scenario.event_delay_s:
+        if self.delayed:
             self._later(self._store, (keys, medium, parent))
         else:
-            self._store(0.0, (keys, medium, parent))
+            self.index.store(self.slot, keys, medium=medium, parent=parent, root=self.root)
 
     def announce(self, keys: Sequence[int], held: int) -> None:
         """A queued prompt will have left its blocks by the time a later one starts: the node's
@@ -42,7 +43,7 @@ class CacheFeed:
 
     def removed(self, keys: Sequence[int], medium: Medium) -> None:
         """Tell the index, at once or after the set delay."""
-        if self.world.scenario.event_delay_s:
+        if self.delayed:
             self._later(self._remove, (keys, medium))
         else:
             self.index.remove(self.slot, keys, medium=medium)

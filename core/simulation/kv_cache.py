@@ -81,9 +81,10 @@ class KvCache:
         gpu = self.gpu
         held = len(list(takewhile(gpu.__contains__, keys)))
         new = keys[held:]
-        self.latest += 1
-        gpu.update(dict.fromkeys(keys, self.latest))
-        self.accesses.append((self.latest, keys))
+        latest = self.latest = self.latest + 1
+        for key in keys:
+            gpu[key] = latest
+        self.accesses.append((latest, keys))
         if new:
             self.listener.stored(new, Medium.GPU, keys[held - 1] if held else None)
             if self.host:
