@@ -25,6 +25,7 @@ from core.tunables import Tunables
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+_REACH_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +76,11 @@ def choose_decode(
 ) -> DecodeChoice | Excluded:
     """The best decode node, or why there is none.
 
-    standing: nodes that may decode the request at all. prefill: slot of the chosen prefill node,
-    with its prediction. held: prompt tokens that each slot's node holds.
+    standing: nodes that may decode the request and that its KV can get to (`Reach`). prefill:
+    slot of the chosen prefill node, with its prediction. held: prompt tokens by slot.
     """
     checks = decode_checks(fleet, request, t.decode.kv_reserve, _kv_held(fleet, prefill))
-    reached = (Reason.NO_PATH, partners(fleet, topology, prefill))
-    left = narrowed(fleet, standing, [reached, *checks])
+    left = narrowed(fleet, standing, checks)
     if not left.count:
         return left.excluded
     moves = _moves(fleet, topology, request, left, prefill, predicted, held, now)
@@ -152,7 +152,28 @@ def _pick_feasible(scored: DecodeScores, rng: Random) -> tuple[int, int]:
     return pick(total, "min", rng)
 
 
-def partners(fleet: FleetState, topology: Topology, prefill: int) -> Bools:
+class Reach:
+    """Decoders that the KV of a prefill node can get to; remembered while nodes stay the same."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, int], tuple[Standing, Standing]] = {}
+
+    def get(
+        self, fleet: FleetState, topology: Topology, decoders: Standing, prefill: int
+    ) -> Standing:
+        """`decoders` (as remembered by a StandingCache) without those out of reach."""
+        found = self._found.get((prefill, id(decoders)))
+        if found is None:
+            if len(self._found) >= _REACH_MAX:
+                self._found.clear()
+            mask = _partners(fleet, topology, prefill)
+            reached = narrowed(fleet, decoders, [(Reason.NO_PATH, mask)])
+            # Keeping the key's object alive keeps its id from being given to another.
+            found = self._found[prefill, id(decoders)] = decoders, reached
+        return found[1]
+
+
+def _partners(fleet: FleetState, topology: Topology, prefill: int) -> Bools:
     """By slot: nodes that the KV of a prompt prefilled at `prefill` can get to, itself included."""
     group = int(fleet.transfer_group[prefill])
     mask: Bools = fleet.transfer_group == group if group else np.zeros(fleet.capacity, np.bool_)
@@ -177,14 +198,13 @@ def _moves(
     The sender first finishes what earlier prompts hand over and others fetch from it; KV then
     leaves layer by layer while the prompt is computed.
     """
-    rows = np.flatnonzero(left.mask)
+    rows = np.arange(left.count) if isinstance(left.rows, slice) else left.rows
     latency, per_byte = topology.row(prefill)
-    missing = np.maximum(request.prompt_tokens - held[rows], 0).astype(np.float64)
+    missing: Floats = request.prompt_tokens - held[rows].astype(np.float64)
     busy_until_s = max(float(fleet.handover_until_s[prefill]), float(fleet.egress_until_s[prefill]))
     wait_s = max(busy_until_s - (now + predicted.queue_s + predicted.transfer_s), 0.0)
     raw = wait_s + latency[rows] + missing * fleet.kv_bytes[prefill] * per_byte[rows]
-    compute_s = np.full(len(rows), predicted.prefill_s)
-    exposed = exposed_seconds(raw, compute_s, int(fleet.layers[prefill]))
+    exposed = exposed_seconds(raw, predicted.prefill_s, int(fleet.layers[prefill]))
     if fleet.decodes[prefill]:
         stays = rows == prefill
         missing[stays] = exposed[stays] = 0.0

@@ -74,7 +74,7 @@ def kv_dtype_factor(dtype: str) -> float:
     )
 
 
-def exposed_seconds(transfer_s: Number, compute_s: Number, layers: int) -> Number:
+def exposed_seconds(transfer_s: Number, compute_s: Number | float, layers: int) -> Number:
     """Part of a layer-wise transfer that does not hide behind the compute that uses it.
 
     Layer i computes once its KV is there, while the next layers arrive: both together take

@@ -101,7 +101,8 @@ def decode_checks(fleet: FleetState, request: Request, reserve: float, held: Flo
     """
     prompt = request.prompt_tokens
     room = fleet.kv_capacity - held >= prompt + request.output_tokens_expected * reserve
-    room |= (held == 0) & (fleet.kv_capacity >= prompt)
+    if not room.all():
+        room |= (held == 0) & (fleet.kv_capacity >= prompt)
     return [
         (Reason.CONTEXT, fleet.context_max > prompt),
         (Reason.BATCH_CAP, fleet.decoding < fleet.batch_max),

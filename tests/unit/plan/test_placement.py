@@ -10,7 +10,7 @@ from core.domain import LinkKind, NodeId, Prediction, Reason, Role
 from core.fleet.ledger import Ledger
 from core.fleet.state import NodeCost
 from core.plan.decode_room import with_decode_room
-from core.plan.placement import DecodeChoice, choose_decode, partners
+from core.plan.placement import DecodeChoice, Reach, choose_decode
 from core.plan.transfer import Link, Topology
 from core.policy.constraints import StandingCache
 from core.tunables import Tunables
@@ -24,6 +24,7 @@ class Place:
     def __init__(self, *specs, cost=COST, uniform=None):
         self.fleet = fleet(*specs, cost=cost)
         self.ledger = Ledger(self.fleet)
+        self.standing, self.reach = StandingCache(), Reach()
         self.links = Topology(self.fleet.capacity, uniform=uniform)
         for slot, one in self.fleet.slots():
             self.links.set_node(slot, one)
@@ -41,6 +42,7 @@ class Place:
         row = np.zeros(self.fleet.capacity, np.int64)
         for node, tokens in (held or {}).items():
             row[self.slot(node)] = tokens
+        decoders = self.standing.get(self.fleet, r, allowed, decode=True)
         times = {"queue_s": 0.0, "transfer_s": 0.0, "prefill_s": 1.0} | predicted
         return choose_decode(
             self.fleet,
@@ -49,7 +51,7 @@ class Place:
             t,
             r,
             now,
-            standing=StandingCache().get(self.fleet, r, allowed, decode=True),
+            standing=self.reach.get(self.fleet, self.links, decoders, self.slot(prefill)),
             prefill=self.slot(prefill),
             predicted=Prediction(**times),
             held=row,
@@ -115,10 +117,21 @@ def test_a_node_that_no_link_leads_to_is_no_candidate():
     assert np.isfinite(choice.transfer_s)
 
 
-def test_partners_are_the_node_itself_and_who_its_kv_gets_to():
+def test_reach_is_remembered_for_each_prefill_node_until_nodes_change():
     place = Place(spec("p", role=P), spec("d"), spec("x", kv_transfer=""))
-    assert partners(place.fleet, place.links, 0)[:3].tolist() == [True, True, False]
-    assert partners(place.fleet, place.links, 2)[:3].tolist() == [False, False, True]
+
+    def reached(prefill):
+        r, allowed = request(0, tokens=10), np.ones(place.fleet.capacity, np.bool_)
+        decoders = place.standing.get(place.fleet, r, allowed, decode=True)
+        found = place.reach.get(place.fleet, place.links, decoders, place.slot(prefill))
+        return {place.fleet.node_at(int(s)) for s in np.flatnonzero(found.mask)}, found
+
+    assert reached("p")[0] == {"d"}
+    assert reached("x")[0] == {"x"}
+    assert reached("p")[1] is reached("p")[1]
+    place.fleet.update(spec("x"))
+    place.links.set_node(place.slot("x"), spec("x"))
+    assert reached("p")[0] == {"d", "x"}
 
 
 # -- which is chosen ----------------------------------------------------------------------------
