@@ -236,7 +236,7 @@ class BreakerBoard:
         return self._serial
 
     def _ended(self, breaker: NodeBreaker, kind: OutcomeKind, now: float) -> None:
-        failed = kind in _FAILURES
+        failed = kind is not OutcomeKind.OK and kind in _FAILURES
         if breaker.state is State.HALF_OPEN or not (failed or kind is OutcomeKind.OK):
             return
         cause = breaker.count(failed, now, self._rules)

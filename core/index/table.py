@@ -109,7 +109,7 @@ class BlockTable:
                 forest.link(keys[known - 1] if known else before, fresh[0])
                 forest.link_chain(fresh)
                 lane.blocks += len(fresh)
-        if not self._mark(lane, keys[:known] if known < len(keys) else keys):
+        if known and not self._mark(lane, keys[:known] if known < len(keys) else keys):
             self._list_each(lane, keys[:known], before)
 
     def _known(self, keys: Sequence[int]) -> int:

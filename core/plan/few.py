@@ -37,6 +37,7 @@ class FewCandidates(LiveCandidates):
     prefills: list[float]
     fetching: list[bool] | None
     _source: int
+    _costs: tuple[list[float], list[float], list[float]]
 
     def __init__(
         self,
@@ -101,14 +102,15 @@ class FewCandidates(LiveCandidates):
         fleet, length = self._fleet, self.prompt_tokens
         queued, head = fleet.queued_s.tolist(), fleet.head_s.tolist()
         started = fleet.head_started_s.tolist()
-        c0, c1, c2 = fleet.c0.tolist(), fleet.c1.tolist(), fleet.c2.tolist()
+        c0, c1, c2 = self._costs = fleet.c0.tolist(), fleet.c1.tolist(), fleet.c2.tolist()
         queues, computes = [], []
         for slot, match in zip(slots, self.matches, strict=True):
             done, most = now - started[slot], head[slot]
             wait = queued[slot] - (done if done < most else most)
             queues.append(wait if wait > 0.0 else 0.0)
-            new = length - match
-            computes.append(c0[slot] + new * (c1[slot] + c2[slot] * (length + match)))
+            computes.append(
+                c0[slot] + (length - match) * (c1[slot] + c2[slot] * (length + match))
+            )
         self.queues = queues
         self.recomputes = computes if length else [0.0] * len(computes)
 
@@ -123,20 +125,22 @@ class FewCandidates(LiveCandidates):
         if True not in wants:
             return
         source = self._source = self._sender(slots, held, wants)
-        latency, per_byte = (row.tolist() for row in self._topology.row(source))
+        links = self._topology.row(source)
+        latency, per_byte = links[0].tolist(), links[1].tolist()
         kv_bytes, layers = float(fleet.kv_bytes[source]), int(fleet.layers[source])
         waiting_s = max(float(fleet.egress_until_s[source]) - self._now, 0.0)
-        c0, c1, c2 = fleet.c0.tolist(), fleet.c1.tolist(), fleet.c2.tolist()
+        c0, c1, c2 = self._costs
+        rest, both, recomputes = length - reachable, length + reachable, self.recomputes
         for row, slot in enumerate(slots):
             if not wants[row]:
                 continue
-            match = self.matches[row]
-            rest = (length - reachable) * (c1[slot] + c2[slot] * (length + reachable))
-            prefill_s = c0[slot] + rest if length else 0.0
-            moved = (reachable - match) * kv_bytes
+            prefill_s = c0[slot] + rest * (c1[slot] + c2[slot] * both)
+            if prefill_s >= recomputes[row]:  # also where the prompt is empty
+                continue
+            moved = (reachable - self.matches[row]) * kv_bytes
             raw = waiting_s + latency[slot] + moved * per_byte[slot]
             transfer_s = exposed_seconds(raw, prefill_s, layers)
-            if transfer_s + prefill_s < self.recomputes[row]:
+            if transfer_s + prefill_s < recomputes[row]:
                 self._take(row, prefill_s, transfer_s)
 
     def _take(self, row: int, prefill_s: float, transfer_s: float) -> None:
