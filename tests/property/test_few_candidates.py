@@ -1,89 +1,85 @@
-"""The candidates of a small fleet as lists agree to the bit with those as arrays."""
+"""The lists of small fleets equal the arrays of large ones to the bit."""
+
+from __future__ import annotations
 
 import numpy as np
+from fleet_cases import fleet, request, spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.domain import NodeId, NodeSpec, Request, RequestId
-from core.fleet.state import FleetState, NodeCost
+from core.domain import LinkKind, NodeId
 from core.plan.few import FewCandidates
 from core.plan.prefill import LiveCandidates
-from core.plan.transfer import Link, Topology
-from core.policy import get_policy
+from core.plan.transfer import Topology
 from core.tunables import Tunables
 
 COLUMNS = (
-    "match_tokens", "queue_s", "prefill_s", "fetch", "prefix_tokens", "fetched_prefill_s",
-    "transfer_s", "load", "batch", "kv_usage", "mean_queue_s", "network",
+    "match_tokens", "queue_s", "prefill_s", "prefix_tokens", "fetched_prefill_s", "transfer_s",
+    "fetch", "queued_tokens", "batch", "load", "kv_usage", "waiting", "compute", "network",
+    "session_hash",
 )  # fmt: skip
-seconds = st.floats(0.0, 100.0)
-coefficient = st.floats(0.0, 1e-2)
+LINKS = st.sets(st.sampled_from([LinkKind.TCP, LinkKind.IB_NDR, LinkKind.ROCE]), min_size=1)
+seconds = st.floats(0.0, 100.0, allow_nan=False)
+small = st.floats(0.0, 0.01, allow_nan=False)
+node = st.fixed_dictionaries(
+    {
+        "links": LINKS, "can_fetch": st.booleans(), "cost": st.tuples(seconds, small, small),
+        "queued_s": seconds, "head_s": seconds, "started_s": seconds, "egress_s": seconds,
+        "match": st.integers(0, 600),
+    }
+)  # fmt: skip
 
 
-@st.composite
-def fleets(draw):
-    """A fleet with load on it, and its topology."""
-    count = draw(st.integers(1, 12))
-    fleet, links = FleetState(count), Topology(count, uniform=draw(st.sampled_from(LINKS)))
-    for i in range(count):
-        spec = NodeSpec(id=NodeId(f"n{i}"), url="", models=("m",), can_fetch=draw(st.booleans()))
-        cost = NodeCost(
-            prefill=(draw(coefficient), draw(coefficient), draw(coefficient) * 1e-4),
-            tbt=(0.01, 0.0, 0.0),
-            kv_bytes_per_token=draw(st.sampled_from((1, 160_000, 327_680))),
-            layers=draw(st.sampled_from((1, 32, 80))),
-        )
-        slot = fleet.add(spec, cost)
-        if draw(st.integers(0, 5)):
-            links.set_node(slot, spec)
-        for name in ("queued_s", "head_s", "head_started_s", "egress_until_s"):
-            getattr(fleet, name)[slot] = draw(seconds)
-    return fleet, links
-
-
-LINKS = (
-    Link(bytes_per_s=1e11),
-    Link(bytes_per_s=3e9, latency_s=1e-3, efficiency=0.9),
-    None,
+@settings(deadline=None, max_examples=150)
+@given(
+    nodes=st.lists(node, min_size=1, max_size=12),
+    tokens=st.integers(0, 700),
+    now=seconds,
+    threshold=st.floats(1.0, 3.0),
+    data=st.data(),
 )
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_lists_and_arrays_agree_in_every_figure(data):
-    fleet, links = data.draw(fleets())
-    length = data.draw(st.integers(0, 20_000))
-    tokens = st.one_of(st.just(0), st.just(length), st.integers(0, length))
-    match = np.array([data.draw(tokens) for _ in range(fleet.capacity)], np.int64)
-    every = np.arange(fleet.capacity)
-    some = st.lists(st.sampled_from(every.tolist()), min_size=1, unique=True).map(sorted)
-    rows = data.draw(st.one_of(st.just(slice(None)), some.map(lambda found: np.array(found))))
-    t = Tunables().changed(
-        {
-            "fetch.enabled": data.draw(st.booleans()),
-            "fetch.balancing_threshold": data.draw(st.sampled_from((1.0, 1.5, 10.0))),
-        }
+def test_both_forms_agree(nodes, tokens, now, threshold, data):
+    names = [f"n{i}" for i in range(len(nodes))]
+    f = fleet(
+        *(
+            spec(name, links=tuple(n["links"]), can_fetch=n["can_fetch"])
+            for name, n in zip(names, nodes, strict=True)
+        )
     )
-    request = Request(id=RequestId("r"), model="m", prompt_tokens=length)
-    few, wide = (
+    links = Topology(f.capacity)
+    match = np.zeros(f.capacity, np.int64)
+    for slot, one in f.slots():
+        n = nodes[slot]
+        links.set_node(slot, one)
+        f.set_cost(NodeId(one.id), n["cost"])
+        f.queued_s[slot], f.head_s[slot] = max(n["queued_s"], n["head_s"]), n["head_s"]
+        f.head_started_s[slot], f.egress_until_s[slot] = n["started_s"], n["egress_s"]
+        match[slot] = min(n["match"], max(tokens - 1, 0))
+    chosen = data.draw(st.lists(st.sampled_from(range(len(nodes))), min_size=1, unique=True))
+    rows = np.array(sorted(chosen))
+    if len(rows) == f.capacity:
+        rows = slice(None)
+    made = [
         form(
-            fleet,
+            f,
             links,
-            t,
-            request,
-            50.0,
+            Tunables().changed({"fetch.balancing_threshold": threshold}),
+            request(0, tokens=tokens, session="s"),
+            now,
             match=match,
             rows=rows,
-            mean_prefill_s=0.5,
-            needs=frozenset({"network"}),
+            mean_prefill_s=1.0,
+            needs=frozenset({"network", "session"}),
         )
-        for form in (FewCandidates, LiveCandidates)
-    )
-    assert few.reachable_tokens == wide.reachable_tokens
-    assert few.size == wide.size
+        for form in (LiveCandidates, FewCandidates)
+    ]
+    arrays, lists = made
+    assert lists.size == arrays.size
+    assert lists.reachable_tokens == arrays.reachable_tokens
     for name in COLUMNS:
-        np.testing.assert_array_equal(getattr(few, name), getattr(wide, name), err_msg=name)
-    assert [few.at(row) for row in range(few.size)] == [wide.at(row) for row in range(wide.size)]
-    policy = get_policy("min_ttft")
-    assert policy.few is not None
-    assert policy.few(few) == policy.score(wide, t).total.tolist()
+        a, b = getattr(arrays, name), getattr(lists, name)
+        assert a.dtype == b.dtype, name
+        assert np.array_equal(a, b), name
+    assert lists.mean_queue_s == arrays.mean_queue_s
+    for row in range(arrays.size):
+        assert lists.at(row) == arrays.at(row)

@@ -6,11 +6,25 @@ from fleet_cases import COST, fleet, request, spec
 
 from core.domain import LinkKind, NodeId, Place, Telemetry
 from core.fleet.state import NodeCost
+from core.plan.few import FewCandidates
 from core.plan.prefill import LiveCandidates
 from core.plan.transfer import Link, Topology
 from core.tunables import Tunables
 
 EVERYTHING = frozenset({"network", "session"})
+FORM = LiveCandidates
+
+
+@pytest.fixture(params=[LiveCandidates, FewCandidates], autouse=True)
+def form(request, monkeypatch):
+    """Every test holds for arrays and for the lists of small fleets."""
+    monkeypatch.setitem(globals(), "FORM", request.param)
+
+
+def source(c):
+    """The slot that the candidates fetch from; None where nobody fetches."""
+    (found,) = {c.at(row).source for row in range(c.size)} - {None} or {None}
+    return found
 
 
 def topology(f, **more):
@@ -23,7 +37,7 @@ def topology(f, **more):
 def columns(f, match, r=None, *, now=0.0, rows=None, changes=None, needs=EVERYTHING, links=None):
     row = np.zeros(f.capacity, np.int64)
     row[: len(match)] = match
-    return LiveCandidates(
+    return FORM(
         f,
         links or topology(f),
         Tunables().changed(changes or {}),
@@ -59,7 +73,7 @@ def test_an_empty_prompt_takes_no_time():
     f.set_cost(NodeId("a"), (0.5, 1e-3, 0.0))
     c = columns(f, [0], request(0, tokens=0))
     assert c.prefill_s.tolist() == [0.0]
-    assert c.fetch_plan is None
+    assert source(c) is None
 
 
 def test_columns_are_those_of_the_asked_rows(three):
@@ -103,7 +117,7 @@ def test_a_node_fetches_what_the_best_holder_has_more(three):
     # 800 tokens of 1e5 bytes take 80 ms; all but the first of 10 layers hides behind 200 ms.
     assert c.transfer_s == pytest.approx([0.0, 0.008, 0.008])
     assert c.prefill_s == pytest.approx([0.2, 1.0, 1.0])
-    assert c.fetch_plan.source == 0
+    assert source(c) == 0
 
 
 @pytest.mark.parametrize(("own", "fetches"), [(615, True), (616, False)])
@@ -114,18 +128,18 @@ def test_the_threshold_is_on_the_ratio_of_matches(three, own, fetches):
 
 def test_without_the_ability_or_the_switch_nobody_fetches(three):
     fast = {"links": topology(three, uniform=Link(bytes_per_s=1e12))}
-    assert columns(three, [800, 0], changes={"fetch.enabled": False}, **fast).fetch_plan is None
+    assert source(columns(three, [800, 0], changes={"fetch.enabled": False}, **fast)) is None
     three.update(spec("b"))
     assert columns(three, [800, 0, 0], **fast).fetch.tolist() == [False, False, True]
     three.update(spec("a"))
     three.update(spec("c"))
-    assert columns(three, [800, 0, 0], **fast).fetch_plan is None
+    assert source(columns(three, [800, 0, 0], **fast)) is None
 
 
 def test_computing_is_preferred_where_it_is_faster(three):
     slow = topology(three, uniform=Link(bytes_per_s=5e7))  # 1.6 s for what takes 0.8 s
     c = columns(three, [800, 0, 0], links=slow)
-    assert c.fetch_plan is None
+    assert source(c) is None
     assert c.fetched_prefill_s == pytest.approx([0.2, 1.0, 1.0])
     assert c.transfer_s.tolist() == [0, 0, 0]
 
@@ -148,15 +162,15 @@ def test_a_busy_sender_is_waited_for_until_computing_wins(three):
     c = columns(three, [800, 0, 0], now=10.0, links=links)
     assert c.transfer_s[1] == pytest.approx(0.5 + 0.08 - 0.2 * 0.9)
     three.egress_until_s[0] = 12.0
-    assert columns(three, [800, 0, 0], now=10.0, links=links).fetch_plan is None
+    assert source(columns(three, [800, 0, 0], now=10.0, links=links)) is None
 
 
 def test_of_equal_holders_the_one_whose_sender_is_free_serves(three):
     three.egress_until_s[:2] = [1.2, 1.1]
     links = topology(three, uniform=Link(bytes_per_s=1e9))
-    assert columns(three, [800, 800, 0], now=1.0, links=links).fetch_plan.source == 1
+    assert source(columns(three, [800, 800, 0], now=1.0, links=links)) == 1
     three.egress_until_s[0] = 1.0
-    assert columns(three, [800, 800, 0], now=1.0, links=links).fetch_plan.source == 0
+    assert source(columns(three, [800, 800, 0], now=1.0, links=links)) == 0
 
 
 def test_of_equal_holders_one_that_reaches_the_others_serves():
@@ -167,7 +181,7 @@ def test_of_equal_holders_one_that_reaches_the_others_serves():
     )
     f.egress_until_s[1] = 0.1
     c = columns(f, [800, 800, 0])
-    assert c.fetch_plan.source == 1
+    assert source(c) == 1
     assert c.fetch.tolist() == [False, False, True]
 
 
