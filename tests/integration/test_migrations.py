@@ -11,8 +11,8 @@ from sqlalchemy import inspect, text
 from core.errors import StoreError
 from storage import migrate
 from storage.database import writer_engine
-from storage.schema import metadata
 from storage.partitions import is_partition
+from storage.schema import metadata
 from storage.store import open_storage
 
 

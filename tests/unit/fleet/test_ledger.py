@@ -445,4 +445,3 @@ def test_ten_thousand_aborts_in_any_order_leave_exactly_nothing(state, ledger):
     assert idle(state)
     assert ledger.closed == {OutcomeKind.CLIENT_ABORT: 10_000}
     ledger.check_integrity()
-
