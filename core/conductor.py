@@ -106,7 +106,8 @@ class Conductor(Roster):
         if not case.left.count:
             return self._refuse.nobody(case)
         decided = self._place(case)
-        if case.undecodable and self._keep_decodable(case):
+        if case.with_hot is not None and isinstance(decided, Rejection):
+            case.left, case.with_hot = case.with_hot, None
             return self._place(case)
         return decided
 
@@ -134,6 +135,14 @@ class Conductor(Roster):
     # -- steps of a decision ---------------------------------------------------------------
 
     def _place(self, case: Case) -> Decision | Rejection:
+        """On the best node, or the best from which the request could go on."""
+        decided = self._place_once(case)
+        if case.undecodable and self._keep_decodable(case):
+            return self._place_once(case)
+        return decided
+
+    def _place_once(self, case: Case) -> Decision | Rejection:
+        case.undecodable = False
         self._score(case)
         late = self._refuse.late(case)
         if late is not None:
@@ -150,7 +159,6 @@ class Conductor(Roster):
 
     def _keep_decodable(self, case: Case) -> bool:
         """Leave only prefill nodes from which the request could go on; whether any are left."""
-        case.undecodable = False
         left = with_decode_room(
             self.fleet,
             self.ledger,
@@ -196,7 +204,10 @@ class Conductor(Roster):
         )
 
     def _avoid_hotspots(self, case: Case) -> None:
-        """Fall back to round robin, or take a hot group's holders out for their cool-down."""
+        """Fall back to round robin, or take a hot group's holders out for their cool-down.
+
+        Where the request would then be refused they are asked after all: slow beats refused.
+        """
         if self.detector.breaker.fallback(case.now):
             case.policy = self._fallback
             return
@@ -205,8 +216,8 @@ class Conductor(Roster):
             good = np.ones(self.fleet.capacity, np.bool_)
             good[list(hot)] = False
             cooler = narrowed(self.fleet, case.left, [(Reason.HOTSPOT, good)])
-            if cooler.count:
-                case.left = cooler
+            if 0 < cooler.count < case.left.count:
+                case.left, case.with_hot = cooler, case.left
 
     def _score(self, case: Case) -> None:
         fleet, t, policy = self.fleet, self.tunables, case.policy

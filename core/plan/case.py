@@ -51,6 +51,8 @@ class Case:
     chosen: Chosen = field(init=False)
     row: int = -1
     slot: int = -1
+    with_hot: Standing | None = None
+    """`left` before a hot group's holders were taken out, where they were."""
     undecodable: bool = False
     """Whether the node at `slot` leads to no decode node that could go on."""
     predicted: Prediction = field(init=False)

@@ -482,6 +482,8 @@ def test_a_hot_groups_holders_give_way_for_their_cool_down():
     c.set_health(NodeId("b"), Health.DEAD, 1.2)
     assert decided(c, request(64), 1.2).prefill == "a", "slow beats refused"
     c.set_health(NodeId("b"), Health.HEALTHY, 1.2)
+    found = decided(c, request(64, ttft_slo_s=0.1), 1.2)
+    assert (found.prefill, found.excluded) == ("a", {}), "the other would be too late"
     assert decided(c, request(64), 100.0).prefill == "a"
     assert "hotspot" in {e.machine for e in c.take_events()}
 
