@@ -106,6 +106,18 @@ def test_full_queues_ask_to_come_back_when_the_first_prefill_ends():
     assert found.retry_after_s == pytest.approx(2.0)
 
 
+def test_nodes_that_the_prompt_never_fits_do_not_hide_that_the_others_are_full():
+    c = conductor(
+        spec("full", queue_max=1), spec("short", context_tokens_max=500),
+        spec("small", kv_capacity_tokens=500), costs={"full": MS["a"]},
+    )  # fmt: skip
+    fill(c, "full", tokens=4000)
+    found = refused(c, request(0, tokens=1000), 1.0)
+    assert (found.status, found.code) == (429, "no_candidates")
+    assert set(found.excluded) == {Reason.QUEUE_FULL, Reason.CONTEXT, Reason.KV_HEADROOM}
+    assert found.retry_after_s == pytest.approx(3.0), "the small node's batch says nothing"
+
+
 def test_the_wait_for_room_is_bounded_on_both_sides():
     c = conductor(spec("a", queue_max=1), costs={"a": (0.0, 0.01, 0.0)})
     fill(c, "a", tokens=2900, now=0.0)
