@@ -279,7 +279,7 @@ class PrefixIndex:
         return lane
 
     def _exact(self, slot: Slot) -> Lane:
-        lane = self._lane(slot)
+        lane = self._lanes.by_slot.get(slot) or self._lane(slot)
         if lane.approximate_blocks:
             raise ValueError(f"slot {slot} follows the routing history and takes no events")
         return lane

@@ -21,7 +21,6 @@ _KEY_BYTES = 48
 _INTERNED_MAX = 1 << 16
 _PRUNE_FROM = 0.95
 _PRUNE_TO = 0.80
-_NOBODY = repeat(0)
 _NO_CHILD: repeat[int | None] = repeat(None)
 
 
@@ -233,16 +232,16 @@ class BlockTable:
         held below the GPU.
         """
         held, bit, children = self.held, lane.bit, self.forest.children
-        if not keys or held.get(keys[0]) != bit or held.get(keys[-1]) != bit:
-            return keys
-        masks = list(map(held.pop, keys, _NOBODY))
+        masks = list(map(held.get, keys))
         gone, left = keys, []
         if masks.count(bit) < len(keys):
-            others = [(key, mask) for key, mask in zip(keys, masks, strict=True) if mask != bit]
-            gone = [key for key, mask in zip(keys, masks, strict=True) if mask == bit]
-            held.update((key, mask) for key, mask in others if mask)
-            left = [key for key, mask in others if mask]
-        lane.blocks -= len(gone)
+            both = list(zip(keys, masks, strict=True))
+            gone = [key for key, mask in both if mask == bit]
+            left = [key for key, mask in both if mask != bit]
+        before = len(held)
+        for key in gone:
+            held.pop(key, None)
+        lane.blocks -= before - len(held)
         links = list(map(children.pop, gone, _NO_CHILD))
         if BRANCHING in links or not held.keys().isdisjoint(links):
             self._bereave_gone(lane, gone, links)

@@ -16,7 +16,7 @@ import numpy as np
 from core.domain import Request
 from core.fleet.state import FleetState
 from core.plan.prefill import SENDERS_MAX, Chosen, Ints, LiveCandidates, Rows
-from core.plan.transfer import Topology, exposed_seconds
+from core.plan.transfer import Topology
 from core.tunables import Tunables
 
 FEW = 16
@@ -108,9 +108,7 @@ class FewCandidates(LiveCandidates):
             done, most = now - started[slot], head[slot]
             wait = queued[slot] - (done if done < most else most)
             queues.append(wait if wait > 0.0 else 0.0)
-            computes.append(
-                c0[slot] + (length - match) * (c1[slot] + c2[slot] * (length + match))
-            )
+            computes.append(c0[slot] + (length - match) * (c1[slot] + c2[slot] * (length + match)))
         self.queues = queues
         self.recomputes = computes if length else [0.0] * len(computes)
 
@@ -127,7 +125,7 @@ class FewCandidates(LiveCandidates):
         source = self._source = self._sender(slots, held, wants)
         links = self._topology.row(source)
         latency, per_byte = links[0].tolist(), links[1].tolist()
-        kv_bytes, layers = float(fleet.kv_bytes[source]), int(fleet.layers[source])
+        kv_bytes, share = float(fleet.kv_bytes[source]), 1.0 / max(int(fleet.layers[source]), 1)
         waiting_s = max(float(fleet.egress_until_s[source]) - self._now, 0.0)
         c0, c1, c2 = self._costs
         rest, both, recomputes = length - reachable, length + reachable, self.recomputes
@@ -139,7 +137,8 @@ class FewCandidates(LiveCandidates):
                 continue
             moved = (reachable - self.matches[row]) * kv_bytes
             raw = waiting_s + latency[slot] + moved * per_byte[slot]
-            transfer_s = exposed_seconds(raw, prefill_s, layers)
+            late, first = raw - prefill_s * (1.0 - share), raw * share
+            transfer_s = late if late > first else first  # core.plan.transfer.exposed_seconds
             if transfer_s + prefill_s < recomputes[row]:
                 self._take(row, prefill_s, transfer_s)
 

@@ -79,12 +79,14 @@ class KvCache:
         if len(keys) > room:
             keys = keys[: max(room, 0)]
         gpu = self.gpu
-        held = len(list(takewhile(gpu.__contains__, keys)))
-        new = keys[held:]
+        before = len(gpu)
         latest = self.latest = self.latest + 1
         for key in keys:
             gpu[key] = latest
         self.accesses.append((latest, keys))
+        # What was held is a leading part, so the number of new blocks tells which they are.
+        held = len(keys) - (len(gpu) - before)
+        new = keys[held:]
         if new:
             self.listener.stored(new, Medium.GPU, keys[held - 1] if held else None)
             if self.host:
@@ -123,8 +125,12 @@ class KvCache:
         while accesses and len(found) < count:
             number, keys = accesses.popleft()
             # A later access to a block is one to all before it, so what is left is a tail.
-            start = bisect_left(keys, 1, key=lambda key: number_of(key) == number)
-            alive = keys[start:] if start else keys
+            if not keys or number_of(keys[-1]) != number:
+                continue
+            start = 0
+            if number_of(keys[0]) != number:
+                start = bisect_left(keys, 1, key=lambda key: number_of(key) == number)
+            alive = keys[start:]
             over = len(found) + len(alive) - count
             if over > 0:
                 accesses.appendleft((number, alive[:over]))
