@@ -327,6 +327,22 @@ class StoredNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaRecord:
+    """A process that shares the database, as it last said."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    address: str
+    started_at: datetime
+    seen_at: datetime
+    stopped_at: datetime | None
+    alive: bool
+    """Not stopped, and heard of lately."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCounts:
     """Rows kept; `open` are placed decisions without an outcome."""
 
@@ -413,6 +429,10 @@ class RecordStore(ControlStore, Protocol):
 
     def nodes(self) -> Sequence[StoredNode]:
         """Every node ever registered, by id."""
+        ...
+
+    def replicas(self) -> Sequence[ReplicaRecord]:
+        """Processes that share the database, the newest start first."""
         ...
 
     def counts(self) -> StoreCounts:

@@ -153,3 +153,15 @@ def exclusive(engine: Engine, lock: int) -> Iterator[Connection]:
         else:
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": lock})
         yield connection
+
+
+def now_us(connection: Connection) -> int:
+    """The database's own clock, microseconds since 1970: ages and slots must not depend on ours.
+
+    On SQLite that is this machine's clock, to the millisecond.
+    """
+    if connection.dialect.name == "postgresql":
+        statement = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+    else:
+        statement = "SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000"
+    return int(connection.execute(text(statement)).scalar_one())

@@ -77,3 +77,31 @@ def _make(connection: Connection, name: str, table: str, day: int) -> None:
         f"ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES {bounds}",
     ):
         connection.execute(text(statement))
+
+
+def before(connection: Connection, table: str, day: int) -> list[str]:
+    """Partitions of days before `day`, oldest first; also those that were only half dropped."""
+    statement = text(
+        "SELECT relname FROM pg_class WHERE relkind = 'r' AND pg_table_is_visible(oid)"
+        " AND relname LIKE :like"
+    )
+    names = connection.execute(statement, {"like": f"{table}\\_%"}).scalars()
+    return sorted(name for name in names if is_partition(name) and day_of(name) < day)
+
+
+def drop(connection: Connection, table: str, name: str) -> None:
+    """Take a partition away without keeping anybody waiting; may be repeated after a failure.
+
+    The connection must be in autocommit mode.
+    """
+    state = connection.execute(
+        text(
+            "SELECT inhdetachpending FROM pg_inherits"
+            " WHERE inhrelid = to_regclass(:name) AND inhparent = to_regclass(:table)"
+        ),
+        {"name": name, "table": table},
+    ).scalar()
+    if state is not None:
+        how = "FINALIZE" if state else "CONCURRENTLY"
+        connection.execute(text(f"ALTER TABLE {table} DETACH PARTITION {name} {how}"))
+    connection.execute(text(f"DROP TABLE {name}"))

@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from core.errors import Conflict, NotFound
 from core.ports import EventRecord, RevisionRecord, ScheduledRecord
+from storage.changes import REVISIONS, announce
 from storage.insert import insert_new
 from storage.models import events, revisions, scheduled_changes
 from storage.rows import event_row, revision_row, scheduled_row, to_revision, to_scheduled
@@ -70,6 +71,8 @@ def commit_act(
     happened: Sequence[EventRecord],
 ) -> None:
     """Everything that one administrative act stores, in the caller's transaction."""
+    if revision is not None or changes:
+        announce(connection, REVISIONS)
     if revision is not None:
         add(connection, revision)
     if changes:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from storage import summary_models
+from storage import fleet_models, summary_models
 from storage.models import metadata
 
-SUMMARIES = (summary_models.rollups, summary_models.facets)
+ALL = (*summary_models.TABLES, *fleet_models.TABLES)
 
-__all__ = ["SUMMARIES", "metadata"]
+__all__ = ["ALL", "metadata"]

@@ -8,7 +8,6 @@ from datetime import datetime
 from pathlib import Path
 
 from sqlalchemy import ColumnElement, Connection, FromClause, func, select
-from sqlalchemy.exc import SQLAlchemyError
 
 from core.errors import StoreError
 from core.ports import (
@@ -17,6 +16,7 @@ from core.ports import (
     EventRecord,
     NodeShare,
     Page,
+    ReplicaRecord,
     RevisionRecord,
     ScheduledRecord,
     StoreCounts,
@@ -26,9 +26,9 @@ from core.ports import (
     TimeBucket,
 )
 from storage import decisions as decision_reads
-from storage import migrate, revisions, telemetry
+from storage import migrate, replicas, revisions, telemetry
 from storage import series as series_reads
-from storage.database import parse_url, reader_engine, writer_engine
+from storage.database import FAILURES, first_line, parse_url, reader_engine, writer_engine
 from storage.decisions import JOINED
 from storage.models import decisions, events, node_telemetry, nodes, outcomes
 from storage.spool import MIB, Spool
@@ -131,10 +131,15 @@ class Store:
         try:
             with engine.begin() as connection:
                 revisions.commit_act(connection, revision, scheduled, events)
-        except (SQLAlchemyError, OSError) as error:
-            raise StoreError(f"the record store failed: {error}") from error
+        except FAILURES as error:
+            raise StoreError(f"the record store failed: {first_line(error)}") from error
         finally:
             engine.dispose()
+
+    def replicas(self) -> Sequence[ReplicaRecord]:
+        """Processes that share the database, the newest start first."""
+        with self._reading() as connection:
+            return replicas.known(connection)
 
     def counts(self) -> StoreCounts:
         """Row counts; reads whole indexes, so ask seldom."""
@@ -146,8 +151,8 @@ class Store:
         try:
             with self._reader.connect() as connection:
                 yield connection
-        except (SQLAlchemyError, OSError) as error:
-            raise StoreError(f"the record store cannot be read: {error}") from error
+        except FAILURES as error:
+            raise StoreError(f"the record store cannot be read: {first_line(error)}") from error
 
 
 class Storage:

@@ -84,3 +84,5 @@ horizons = Table(
     PrimaryKeyConstraint("name"),
 )
 """Before which time the rows of a table are gone on purpose, so nothing is computed from them."""
+
+TABLES = (rollups, facets, summary_marks, horizons)
