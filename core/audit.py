@@ -55,14 +55,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenDecision:
-    """What an outcome must know of its decision: id, UTC time, limits in force, nodes."""
+    """What an outcome must know of its decision: id, UTC time, limits in force, prefill node."""
 
     id: str
     at: datetime
     ttft_slo_s: float
     tbt_slo_s: float
     prefill_node: str | None = None
-    decode_node: str | None = None
 
 
 def decision_record(
@@ -112,7 +111,6 @@ def open_decision(
         ttft_slo_s=limits.ttft_s if request.ttft_slo_s is None else request.ttft_slo_s,
         tbt_slo_s=limits.tbt_s if request.tbt_slo_s is None else request.tbt_slo_s,
         prefill_node=placed.prefill if placed else None,
-        decode_node=placed.decode if placed else None,
     )
 
 
@@ -140,7 +138,6 @@ def outcome_record(opened: OpenDecision, outcome: Outcome, finished_at: datetime
         error=outcome.error[:500],
         failed_node=outcome.failed_node,
         prefill_node=opened.prefill_node,
-        decode_node=opened.decode_node,
     )
 
 

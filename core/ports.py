@@ -98,7 +98,6 @@ class OutcomeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Which node failed, where it was told apart from the one that worked last."""
     prefill_node: str | None = None
     """The decision's prefill node, so that latencies are known by node."""
-    decode_node: str | None = None
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,7 +234,7 @@ class DecisionQuery:
     """Placed where less of the prompt was cached than on the best holder."""
     slo_missed: bool = False
     text: str | None = None
-    """Start of a decision id, or a whole request id."""
+    """Start of a decision id (8 characters or more), or a whole decision or request id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +255,11 @@ class StoredDecision:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of decisions, newest first; `next` is None on the last page."""
+    """One page of decisions, newest first; `next` is None on the last page.
+
+    A page may hold fewer rows than asked for, even none, and still have a `next`: fitting rows
+    are rare, and the search stopped there to answer in time.
+    """
 
     rows: tuple[StoredDecision, ...]
     next: Cursor | None

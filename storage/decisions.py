@@ -1,48 +1,89 @@
 """Questions about decisions: filtered pages, newest first, and one decision by its id.
 
-A page is read along an index in time order and stops as soon as it is full, so its cost does not
-depend on how much is stored; no total is counted and nothing is skipped over by OFFSET. Filters
-on rare outcomes walk the partial indexes of `outcomes` instead of `decisions`.
+A page is read along one index in time order and stops as soon as it is full; no total is counted
+and nothing is skipped over by OFFSET. What the index does not decide is checked row by row, in
+windows of a bounded number of rows, for a bounded time: a page may come back short, or empty,
+with a cursor to go on from. Policies, revisions and models that occur seldom are found by the
+roll-ups' facets, which say in which ten seconds they occur at all.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, literal, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    FromClause,
+    Select,
+    and_,
+    func,
+    literal,
+    or_,
+    select,
+    true,
+)
 
 from core.domain import OutcomeKind
 from core.errors import BadRequest, NotFound
 from core.ports import Cursor, DecisionQuery, Page, StoredDecision
 from storage.models import decisions, outcomes
 from storage.rows import BOTH, to_stored
-from storage.types import to_micros
+from storage.summary_models import FACETS, LEVELS_S, facets, summary_marks
+from storage.types import from_micros, to_micros
 
 LIMIT_MAX = 1_000
+PREFIX_MIN = 8
+"""Shorter texts are compared with whole ids only: too many ids would begin with them."""
 OPEN = "open"
 """Pseudo outcome kind: placed, and no outcome so far."""
 _HIGH = "\U0010ffff"
 _RARE_KINDS = tuple(kind.value for kind in OutcomeKind if kind is not OutcomeKind.OK)
+_BUDGET_S = 0.06
+"""After this time no further window is begun."""
+_WINDOW_MIN, _WINDOW_MAX = 2_000, 32_000
+_BUCKET_US = LEVELS_S[0] * 1_000_000
 JOINED = and_(outcomes.c.decided_us == decisions.c.at_us, outcomes.c.decision_id == decisions.c.id)
+Statement = Select[*tuple[Any, ...]]
+
+
+class _Along(NamedTuple):
+    """The index a page is read along: where from, its time and key, what it decides by itself.
+
+    `branches` share no row; a decision fits if it fits one of them.
+    """
+
+    source: FromClause
+    at_us: ColumnElement[int]
+    key: ColumnElement[str]
+    branches: tuple[ColumnElement[bool], ...]
+    decided: frozenset[str]
+    """Fields of the query that need no further check."""
 
 
 def page(connection: Connection, query: DecisionQuery, before: Cursor | None, limit: int) -> Page:
     """Up to `limit` decisions that fit `query`, strictly older than `before`, newest first."""
     _check(query, limit)
-    wanted = limit + 1
-    branches = [
-        connection.execute(statement.limit(wanted)).all() for statement in _branches(query, before)
-    ]
-    merged = heapq.merge(*branches, key=lambda row: (row.at_us, row.id), reverse=True)
-    found = list(islice(merged, wanted))
-    stored = tuple(to_stored(row) for row in found[:limit])
-    if len(found) <= limit:
-        return Page(stored, None)
-    last = stored[-1].decision
-    return Page(stored, Cursor(at=last.at, id=last.id))
+    along, wanted = _along(query), limit + 1
+    rest = list(_rest(query, along.decided))
+    base = _statement(query, along, before).where(*(condition for _, condition in rest))
+    if not rest:
+        return _page(_run(connection, base, along, wanted), limit)
+    found: list[Any] = []
+    ends_s = time.monotonic() + _BUDGET_S
+    for lo_us, hi_us in _windows(connection, query, along, before):
+        window = base.where(*_between(along.at_us, lo_us, hi_us))
+        found += _run(connection, window, along, wanted - len(found))
+        if len(found) >= wanted:
+            break
+        if lo_us is not None and time.monotonic() >= ends_s:
+            reached = Cursor(at=from_micros(lo_us), id="")
+            return Page(tuple(to_stored(row) for row in found), reached)
+    return _page(found, limit)
 
 
 def by_id(connection: Connection, id: str) -> StoredDecision:
@@ -73,84 +114,179 @@ def _check(query: DecisionQuery, limit: int) -> None:
         raise BadRequest(f"kind: {query.kind!r} is not one of {', '.join(kinds)}", field="kind")
 
 
-def _both() -> Select[*tuple[Any, ...]]:
+def _both() -> Statement:
     """Decisions beside their outcomes, if there are any."""
     return select(*BOTH).select_from(decisions.outerjoin(outcomes, JOINED))
 
 
-def _branches(query: DecisionQuery, before: Cursor | None) -> Iterator[Select[*tuple[Any, ...]]]:
-    """One statement, or two that share no row, each along one index."""
-    rare = query.slo_missed or query.kind in _RARE_KINDS
-    statement = _from_outcomes(query, before) if rare else _from_decisions(query, before)
-    statement = statement.where(*_conditions(query))
-    if query.node is None:
-        yield statement
-        return
-    prefill, decode = decisions.c.prefill_node, decisions.c.decode_node
-    if rare:
-        yield statement.where(or_(prefill == query.node, decode == query.node))
-        return
-    yield statement.where(prefill == query.node)
-    yield statement.where(decode == query.node, decode != prefill)
+def _page(found: Sequence[Any], limit: int) -> Page:
+    stored = tuple(to_stored(row) for row in found[:limit])
+    if len(found) <= limit:
+        return Page(stored, None)
+    last = stored[-1].decision
+    return Page(stored, Cursor(at=last.at, id=last.id))
 
 
-def _from_decisions(query: DecisionQuery, before: Cursor | None) -> Select[*tuple[Any, ...]]:
-    at_us, key = decisions.c.at_us, decisions.c.id
-    statement = _both().where(*_range(at_us, key, query, before))
-    if query.kind == OPEN:
-        statement = statement.where(outcomes.c.decision_id.is_(None), decisions.c.status.is_(None))
-    elif query.kind is not None:
-        statement = statement.where(outcomes.c.kind == query.kind)
-    return statement.order_by(at_us.desc(), key.desc())
+def _run(connection: Connection, statement: Statement, along: _Along, wanted: int) -> list[Any]:
+    """The newest `wanted` rows of all branches."""
+    newest = statement.order_by(along.at_us.desc(), along.key.desc()).limit(wanted)
+    found = [connection.execute(newest.where(branch)).all() for branch in along.branches]
+    merged = heapq.merge(*found, key=lambda row: (row.at_us, row.id), reverse=True)
+    return list(islice(merged, wanted))
 
 
-def _from_outcomes(query: DecisionQuery, before: Cursor | None) -> Select[*tuple[Any, ...]]:
-    at_us, key = outcomes.c.decided_us, outcomes.c.decision_id
-    statement = select(*BOTH).select_from(outcomes.join(decisions, JOINED))
-    statement = statement.where(*_range(at_us, key, query, before))
+def _along(query: DecisionQuery) -> _Along:
+    """The index that is likely to leave the fewest rows to check."""
+    d, o = decisions.c, outcomes.c
+    ended = outcomes.join(decisions, JOINED)
     # Written as in the partial indexes' own conditions, so that the databases recognise them.
-    if query.slo_missed:
-        statement = statement.where(outcomes.c.slo_missed != _inline(""))
-    if query.kind is not None:
-        statement = statement.where(outcomes.c.kind == query.kind)
     if query.kind in _RARE_KINDS:
-        statement = statement.where(outcomes.c.kind != _inline("ok"))
-    return statement.order_by(at_us.desc(), key.desc())
-
-
-def _range(
-    at_us: ColumnElement[int], key: ColumnElement[str], query: DecisionQuery, before: Cursor | None
-) -> Iterator[ColumnElement[bool]]:
-    if query.start is not None:
-        yield at_us >= to_micros(query.start)
-    if query.end is not None:
-        yield at_us < to_micros(query.end)
-    if before is not None:
-        edge = to_micros(before.at)
-        yield at_us <= edge
-        yield or_(at_us < edge, key < before.id)
-
-
-def _conditions(query: DecisionQuery) -> Iterator[ColumnElement[bool]]:
-    """Filters on the decision's own columns."""
-    d = decisions.c
-    plain = {
-        d.policy: query.policy,
-        d.model: query.model,
-        d.tenant: query.tenant,
-        d.revision: query.revision,
-    }
-    for column, value in plain.items():
-        if value is not None:
-            yield column == value
-    if query.code is not None:
-        yield d.status.is_not(None)
-        if query.code != "*":
-            yield d.code == query.code
-    if query.below_best_match:
-        yield and_(d.match_tokens < d.reachable_tokens, d.status.is_(None))
+        failed = and_(o.kind == query.kind, o.kind != _inline("ok"))
+        return _Along(ended, o.decided_us, o.decision_id, (failed,), frozenset({"kind"}))
+    if query.slo_missed:
+        missed = o.slo_missed != _inline("")
+        return _Along(ended, o.decided_us, o.decision_id, (missed,), frozenset({"slo_missed"}))
+    both = decisions.outerjoin(outcomes, JOINED)
     if query.text:
-        yield or_(_starts(d.id, query.text), d.request_id == query.text)
+        return _Along(both, d.at_us, d.id, _named(query.text), frozenset({"text"}))
+    if query.code is not None:
+        decided = frozenset({"code"} if query.code == "*" else ())
+        return _Along(both, d.at_us, d.id, (d.status.is_not(None),), decided)
+    if query.tenant:
+        tenant = and_(d.tenant == query.tenant, d.tenant != _inline(""))
+        return _Along(both, d.at_us, d.id, (tenant,), frozenset({"tenant"}))
+    if query.node is not None:
+        apart = and_(d.decode_node == query.node, d.decode_node != d.prefill_node)
+        branches = (d.prefill_node == query.node, apart)
+        return _Along(both, d.at_us, d.id, branches, frozenset({"node"}))
+    if query.below_best_match:
+        below = and_(d.match_tokens < d.reachable_tokens, d.status.is_(None))
+        return _Along(both, d.at_us, d.id, (below,), frozenset({"below_best_match"}))
+    return _Along(both, d.at_us, d.id, (true(),), frozenset())
+
+
+def _statement(query: DecisionQuery, along: _Along, before: Cursor | None) -> Statement:
+    statement = select(*BOTH).select_from(along.source)
+    start_us = None if query.start is None else to_micros(query.start)
+    end_us = None if query.end is None else to_micros(query.end)
+    statement = statement.where(*_between(along.at_us, start_us, end_us))
+    if before is None:
+        return statement
+    edge_us = to_micros(before.at)
+    older = or_(along.at_us < edge_us, along.key < before.id)
+    return statement.where(along.at_us <= edge_us, older)
+
+
+def _rest(
+    query: DecisionQuery, decided: frozenset[str]
+) -> Iterator[tuple[str, ColumnElement[bool]]]:
+    """Filters that the index does not decide, by the query's fields."""
+    d, o = decisions.c, outcomes.c
+    # Hidden from the planners' eyes: another index is not to be walked instead of the chosen one.
+    prefill, decode = func.coalesce(d.prefill_node, ""), func.coalesce(d.decode_node, "")
+    tests: dict[str, tuple[bool, ColumnElement[bool]]] = {
+        "policy": (query.policy is not None, d.policy == query.policy),
+        "model": (query.model is not None, d.model == query.model),
+        "revision": (query.revision is not None, d.revision == query.revision),
+        "tenant": (query.tenant is not None, func.coalesce(d.tenant, "") == query.tenant),
+        "node": (query.node is not None, or_(prefill == query.node, decode == query.node)),
+        "code": (query.code is not None, _code(query.code)),
+        "kind": (query.kind is not None, _kind(query.kind)),
+        "slo_missed": (query.slo_missed, o.slo_missed != ""),
+        "below_best_match": (
+            query.below_best_match,
+            and_(d.match_tokens < d.reachable_tokens, d.status.is_(None)),
+        ),
+        "text": (
+            bool(query.text),
+            or_(_starts(d.id, query.text or ""), d.request_id == query.text),
+        ),
+    }
+    yield from (
+        (name, condition)
+        for name, (asked, condition) in tests.items()
+        if asked and name not in decided
+    )
+
+
+def _named(text: str) -> tuple[ColumnElement[bool], ...]:
+    """Decisions of that request, and those whose id begins so, each along its index."""
+    d = decisions.c
+    begins = _starts(d.id, text) if len(text) >= PREFIX_MIN else d.id == text
+    return (d.request_id == text, and_(begins, func.coalesce(d.request_id, "") != text))
+
+
+def _code(code: str | None) -> ColumnElement[bool]:
+    placed = decisions.c.status.is_not(None)
+    return placed if code == "*" else and_(placed, decisions.c.code == code)
+
+
+def _kind(kind: str | None) -> ColumnElement[bool]:
+    if kind == OPEN:
+        return and_(outcomes.c.decision_id.is_(None), decisions.c.status.is_(None))
+    return outcomes.c.kind == kind
+
+
+def _windows(
+    connection: Connection, query: DecisionQuery, along: _Along, before: Cursor | None
+) -> Iterator[tuple[int | None, int | None]]:
+    """Stretches of time [lo, hi), newest first, of a bounded number of the index's rows each.
+
+    None stands for no bound. Stretches in which no row can fit are left out.
+    """
+    listed = {name: str(value) for name in FACETS if (value := getattr(query, name)) is not None}
+    hi_us = None if query.end is None else to_micros(query.end)
+    if before is not None:
+        hi_us = min(to_micros(before.at) + 1, hi_us if hi_us is not None else _HIGHEST)
+    lo_us = None if query.start is None else to_micros(query.start)
+    rows = _WINDOW_MIN
+    while True:
+        if listed:
+            occurs_us = _occurs_before(connection, listed, hi_us)
+            if occurs_us is None or (lo_us is not None and occurs_us <= lo_us):
+                return
+            hi_us = occurs_us
+        inside = _between(along.at_us, lo_us, hi_us)
+        edge = select(along.at_us).where(*inside, along.branches[0])
+        edge = edge.order_by(along.at_us.desc()).limit(1).offset(rows - 1)
+        edge_us = connection.scalar(edge)
+        yield edge_us, hi_us
+        if edge_us is None:
+            return
+        hi_us = edge_us
+        rows = min(rows * 4, _WINDOW_MAX)
+
+
+_HIGHEST = 1 << 62
+
+
+def _occurs_before(connection: Connection, listed: dict[str, str], hi_us: int | None) -> int | None:
+    """The newest time before `hi_us` up to which all the listed values may occur; None: never."""
+    hi_us = _HIGHEST if hi_us is None else hi_us
+    m, f = summary_marks.c, facets.c
+    unknown = select(func.max(m.start_us)).where(m.level_s == LEVELS_S[0], m.start_us < hi_us)
+    unknown_us = connection.scalar(unknown)
+    newest = [
+        connection.scalar(
+            select(func.max(f.start_us)).where(f.kind == kind, f.value == value, f.start_us < hi_us)
+        )
+        for kind, value in listed.items()
+    ]
+    known = [start_us for start_us in newest if start_us is not None]
+    if len(known) < len(newest):
+        start_us = unknown_us
+    else:
+        start_us = max(min(known), unknown_us if unknown_us is not None else min(known))
+    return None if start_us is None else min(hi_us, start_us + _BUCKET_US)
+
+
+def _between(
+    at_us: ColumnElement[int], lo_us: int | None, hi_us: int | None
+) -> Iterator[ColumnElement[bool]]:
+    if lo_us is not None:
+        yield at_us >= lo_us
+    if hi_us is not None:
+        yield at_us < hi_us
 
 
 def _starts(column: ColumnElement[str], prefix: str) -> ColumnElement[bool]:

@@ -151,9 +151,8 @@ outcomes = Table(
     _count("status"),
     _required("error", Text),
     Column("failed_node", Text(), nullable=True),
-    # The decision's nodes again, so that latencies by node and rare outcomes need no join.
+    # The decision's node again, so that latencies by node need no join.
     Column("prefill_node", Text(), nullable=True),
-    Column("decode_node", Text(), nullable=True),
     # The decision's time comes first: rows lie in time order, ranges need no further index, and
     # the key fits native partitions by time.
     PrimaryKeyConstraint("decided_us", "decision_id"),

@@ -51,7 +51,6 @@ def outcome(number: int, **changes: Any) -> OutcomeRecord:
         "finished_at": at + timedelta(seconds=2),
         "kind": "ok",
         "prefill_node": "p0",
-        "decode_node": "p0",
     }
     return OutcomeRecord(**{**fields, **changes})
 

@@ -1,4 +1,4 @@
-"""Daily partitions on Postgres; an index on tenants; outcomes know their nodes.
+"""Daily partitions on Postgres; an index on tenants; outcomes know their node.
 
 Revision ID: 0004
 Revises: 0003
@@ -30,11 +30,10 @@ def where(condition: str) -> dict[str, Any]:
 
 def upgrade() -> None:
     op.add_column("outcomes", sa.Column("prefill_node", sa.Text(), nullable=True))
-    op.add_column("outcomes", sa.Column("decode_node", sa.Text(), nullable=True))
     # A decision has one id on every database, so this finds one row each.
     op.execute(
-        "UPDATE outcomes SET (prefill_node, decode_node) = (SELECT d.prefill_node, d.decode_node"
-        " FROM decisions d WHERE d.id = outcomes.decision_id)"
+        "UPDATE outcomes SET prefill_node = ("
+        "SELECT d.prefill_node FROM decisions d WHERE d.id = outcomes.decision_id)"
     )
     op.create_index(
         "ix_decisions_tenant_at_us", "decisions", ["tenant", "at_us"], **where("tenant <> ''")
@@ -52,7 +51,6 @@ def downgrade() -> None:
             rebuild(table, partitioned=False)
     op.drop_index("ix_decisions_tenant_at_us", "decisions")
     # In place: SQLite 3.35 and Postgres both can, and a copy would lose the clustered key.
-    op.drop_column("outcomes", "decode_node")
     op.drop_column("outcomes", "prefill_node")
 
 

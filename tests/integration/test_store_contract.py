@@ -27,7 +27,10 @@ from core.ports import (
     RevisionRecord,
     StoredDecision,
 )
+from storage import decisions
+from storage.database import writer_engine
 from storage.histogram import RELATIVE_ERROR
+from storage.rollups import RollUp
 from storage.store import Storage, Store, open_storage
 
 HOSTILE = ["'", '"', "%", "_", "a%b", "'; DROP TABLE decisions; --", "\\", "é\u202e", "*"]
@@ -205,6 +208,8 @@ def naive(rows: list[StoredDecision], q: DecisionQuery) -> list[int]:
                 q.node is None or q.node in (d.prefill_node, d.decode_node),
                 q.policy is None or d.policy == q.policy,
                 q.model is None or d.model == q.model,
+                q.tenant is None or d.tenant == q.tenant,
+                q.revision is None or d.revision == q.revision,
                 q.kind is None or kind == q.kind,
                 q.code is None or (not d.placed and q.code in ("*", d.code)),
                 not q.below_best_match or (d.placed and d.match_tokens < d.reachable_tokens),
@@ -232,6 +237,8 @@ def mixed_rows(seed: int, count: int) -> list[StoredDecision]:
             decode_node=rng.choice(["a", "b", "c"]),
             policy=rng.choice(["x", "y"]),
             model=rng.choice(["m", "n"]),
+            tenant=rng.choice(["", "acme"]),
+            revision=rng.choice([1, 2]),
             match_tokens=rng.choice([0, 600]),
         )
         kind = rng.choice(["ok", "ok", "ok", "timeout", "refused", None])
@@ -250,9 +257,37 @@ queries = st.builds(
     model=st.none() | st.sampled_from(["m", "n"]),
     kind=st.none() | st.sampled_from(["ok", "timeout", "refused", "lost", "open"]),
     code=st.none() | st.sampled_from(["*", "no_candidates"]),
+    tenant=st.none() | st.sampled_from(["", "acme"]),
+    revision=st.none() | st.sampled_from([1, 2]),
     below_best_match=st.booleans(),
     slo_missed=st.booleans(),
 )
+
+
+def test_rare_values_are_found_far_back_and_short_pages_lead_on(storage, monkeypatch, record_url):
+    monkeypatch.setattr(decisions, "_WINDOW_MIN", 20)
+    monkeypatch.setattr(decisions, "_WINDOW_MAX", 40)
+    store = keep(
+        storage,
+        *(decision(n, at=T0 + timedelta(seconds=5 * n)) for n in range(1, 600)),
+        decision(0, policy="old", revision=7),
+        decision(600, tenant="acme", policy="old", at=T0 + timedelta(seconds=3_000)),
+    )
+    monkeypatch.setattr(decisions, "_BUDGET_S", 0.0)
+    seen, pages, before = [], 0, None
+    while pages == 0 or before is not None:
+        page = store.decisions(DecisionQuery(policy="old"), before=before)
+        seen, pages, before = seen + numbers(page.rows), pages + 1, page.next
+    assert seen == [600, 0] and pages > 5, "one window a page: nothing is known of the past yet"
+    engine = writer_engine(record_url)
+    RollUp(engine).run(budget_s=60.0)
+    engine.dispose()
+    first = store.decisions(DecisionQuery(policy="old"))
+    assert numbers(first.rows) == [600] and first.next is not None
+    second = store.decisions(DecisionQuery(policy="old"), before=first.next)
+    assert numbers(second.rows) == [0], "straight to where the policy occurs"
+    assert found(store, policy="old", revision=7) == [0]
+    assert found(store, policy="never") == []
 
 
 @settings(
@@ -260,12 +295,18 @@ queries = st.builds(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(query=queries, limit=st.integers(1, 20))
-def test_any_query_paged_equals_the_naive_filter(storage, query, limit):
+@given(query=queries, limit=st.integers(1, 20), budget_s=st.sampled_from([0.0, 10.0]))
+def test_any_query_paged_equals_the_naive_filter(storage, monkeypatch, query, limit, budget_s):
+    monkeypatch.setattr(decisions, "_WINDOW_MIN", 13)
+    monkeypatch.setattr(decisions, "_BUDGET_S", budget_s)
     rows = mixed_rows(seed=3, count=120)
     if not storage.store.counts().decisions:
-        for row in rows:
-            keep(storage, row.decision, *([row.outcome] if row.outcome else []))
+        records = [r for row in rows for r in (row.decision, row.outcome) if r is not None]
+        keep(storage, *records[:150])
+        engine = writer_engine(storage.store._url)
+        RollUp(engine).run(budget_s=60.0)
+        engine.dispose()
+        keep(storage, *records[150:])
     seen: list[int] = []
     before: Cursor | None = None
     while True:
@@ -532,6 +573,12 @@ def test_a_store_that_is_away_says_so_and_comes_back(tmp_path):
         ({"kind": "timeout"}, "ix_outcomes_failed_decided_us"),
         ({"slo_missed": True}, "ix_outcomes_slo_missed_decided_us"),
         ({"kind": "timeout", "node": "p0"}, "ix_outcomes_failed_decided_us"),
+        ({"tenant": "acme"}, "ix_decisions_tenant_at_us"),
+        ({"tenant": "acme", "node": "p0", "policy": "x"}, "ix_decisions_tenant_at_us"),
+        ({"node": "p0", "policy": "x", "revision": 3}, "ix_decisions_prefill_node_at_us"),
+        ({"policy": "x"}, "ix_decisions_at_us"),
+        ({"kind": "ok", "below_best_match": True}, "ix_decisions_below_best_at_us"),
+        ({"text": "r-1"}, "ix_decisions_request_id"),
     ],
 )
 def test_pages_walk_the_index_meant_for_them(tmp_path, query, index):
@@ -544,11 +591,11 @@ def test_pages_walk_the_index_meant_for_them(tmp_path, query, index):
 
 
 def _plans(store: Store, query: DecisionQuery) -> list[str]:
-    """SQLite's plan of the first statement of a page, outermost loop first."""
+    """SQLite's plan of the first statement that reads rows, outermost loop first."""
     plans: list[list[str]] = []
 
     def explain(connection, cursor, statement, parameters, context, executemany):
-        if statement.startswith("SELECT"):
+        if "decisions.candidates" in statement:
             rows = connection.connection.cursor().execute(
                 f"EXPLAIN QUERY PLAN {statement}", parameters
             )
