@@ -119,7 +119,11 @@ def _start_engines(processes: Processes, settings: Settings) -> Path:
         nodes.append(_node(settings.emulation, engine, json.loads(state.read_text())))
     path = folder / "settings.json"
     document = settings.model_dump(mode="json", exclude_defaults=True)
-    path.write_text(json.dumps({**document, "nodes": nodes}, indent=2))
+    # Emulated engines share this machine's cores with everything else: when it is slow, requests
+    # wait rather than being refused by what that slowness predicts.
+    tunables = {"admission.mode": "off", **settings.tunable_changes()}
+    document |= {"nodes": nodes, "tunables": tunables}
+    path.write_text(json.dumps(document, indent=2))
     return path
 
 
