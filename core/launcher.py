@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Self
 
 from core.errors import Conflict, EngineTimeout, EngineUnreachable
@@ -23,6 +24,36 @@ from core.errors import Conflict, EngineTimeout, EngineUnreachable
 _STOP_S = 15.0
 _DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
+
+
+class StopSignal:
+    """Whether somebody asked us to stop. The handler only sets a flag and writes a byte: a lock
+    taken there could be held already by the code it interrupts."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._set = False
+
+    def listen(self, *numbers: int) -> None:
+        """Take these signals from now on (main thread only)."""
+        for number in numbers:
+            signal.signal(number, self._handle)
+
+    def is_set(self) -> bool:
+        """Whether a signal has come."""
+        return self._set
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a signal, at most `seconds`; whether one has come."""
+        if not self._set:
+            select.select([self._read], [], [], seconds)
+        return self._set
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self._set = True
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._write, b"!")
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from rich.console import Console
 
 from core.domain import Role
 from core.errors import ConductorError
-from core.launcher import Processes, answers, require_free, wait_until
+from core.launcher import Processes, StopSignal, answers, require_free, wait_until
 from core.settings import EmulationSettings, Settings
 
 _ENGINE_START_S = 30.0
@@ -38,9 +37,8 @@ class Planned:
 def run_up(settings: Settings, config: Path | None) -> int:
     """Run until Ctrl-C or SIGTERM (0), or until a part dies (1)."""
     out = Console(stderr=True, highlight=False)
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    stop = StopSignal()
+    stop.listen(signal.SIGINT, signal.SIGTERM)
     server, console = settings.server, settings.console
     require_free(server.host, server.port, what="server")
     require_free(console.host, console.port, what="console")
@@ -68,7 +66,7 @@ def _start_all(
     settings: Settings,
     config: Path | None,
     out: Console,
-    stop: threading.Event,
+    stop: StopSignal,
 ) -> None:
     emulate = not settings.nodes
     if emulate:
@@ -168,7 +166,7 @@ def _url(host: str, port: int) -> str:
     return f"http://{shown}:{port}"
 
 
-def _watch(processes: Processes, stop: threading.Event, out: Console) -> int:
+def _watch(processes: Processes, stop: StopSignal, out: Console) -> int:
     """Wait for a signal; a part that dies ends everything, with its last words."""
     told: set[str] = set()
     while not stop.wait(_WATCH_S):

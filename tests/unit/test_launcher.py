@@ -173,3 +173,20 @@ def test_a_port_in_use_names_the_setting():
         assert caught.value.field == "server.port"
     require_free("127.0.0.1", port, what="server")
     require_free("127.0.0.1", 0, what="server")
+
+
+def test_a_signal_that_arrives_while_waiting_ends_the_wait() -> None:
+    code = (
+        "import os, signal, threading, time\n"
+        "from core.launcher import StopSignal\n"
+        "stop = StopSignal()\n"
+        "stop.listen(signal.SIGTERM)\n"
+        "def send():\n"
+        "    for _ in range(200): os.kill(os.getpid(), signal.SIGTERM)\n"
+        "threading.Timer(0.2, send).start()\n"
+        "while not stop.wait(0.01): pass\n"
+        "assert stop.is_set() and stop.wait(60)\n"
+        "print('ended')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert done.stdout == "ended\n", done.stderr
