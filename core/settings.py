@@ -188,7 +188,7 @@ class EmulationSettings(_Part):
     both: int = Field(default=1, ge=0, description="nodes that do both")
     model: str = Field(default="demo-7b", description="served model name")
     block_size: int = Field(default=128, ge=1, description="tokens a KV block")
-    kv_tokens: int = Field(default=3_000_000, ge=1024, description="KV cache of a node, tokens")
+    kv_tokens: int = Field(default=12_000_000, ge=1024, description="KV cache of a node, tokens")
     profile: str = Field(default="tiny-emulated", description="cost profile")
     time_scale: Positive = Field(default=5.0, description="model times are divided by this")
     tick_ms: float = Field(
