@@ -18,7 +18,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from core.errors import BadRequest
+from core.errors import BadRequest, StoreError
 
 FAILURES = (SQLAlchemyError, psycopg.Error, sqlite3.Error, OSError)
 """Whatever a database can raise."""
@@ -36,6 +36,8 @@ _POSTGRES_WAITS = {
 }
 """Seconds, and milliseconds the last: how long a silent network may hold us."""
 _STATEMENT_MS = 30_000
+_SHORT_QUERIES = "-c jit=off -c max_parallel_workers_per_gather=0 -c random_page_cost=1.1"
+"""Pages of a hundred rows along an index: compiling and workers cost more than they bring."""
 
 
 def parse_url(database_url: str) -> URL:
@@ -88,7 +90,7 @@ def reader_engine(database_url: str, *, connections: int = 4) -> Engine:
     """An engine whose connections cannot write; for SQLite the file must exist."""
     url = parse_url(database_url)
     if url.get_backend_name() != "sqlite":
-        return _postgres(url, connections, "-c default_transaction_read_only=on")
+        return _postgres(url, connections, f"-c default_transaction_read_only=on {_SHORT_QUERIES}")
     path = Path(str(url.database)).absolute().as_uri()
     read_only = url.set(database=path, query={"mode": "ro", "uri": "true"})
     engine = create_engine(read_only, pool_size=connections, max_overflow=0)
@@ -102,11 +104,12 @@ def is_row_fault(error: Exception) -> bool:
     if isinstance(cause, psycopg.errors.CheckViolation):
         return False  # no partition for its day, yet
     if isinstance(cause, psycopg.ProgrammingError):
-        return cause.sqlstate is None  # no text for such a value; the server was not asked
+        return cause.sqlstate is None  # no form for such a value; the server was not asked
     if isinstance(cause, sqlite3.ProgrammingError | sqlite3.InterfaceError):
         return "binding parameter" in str(cause)
     faults = (psycopg.DataError, psycopg.IntegrityError, sqlite3.DataError, sqlite3.IntegrityError)
-    return isinstance(cause, (*faults, TypeError, ValueError, OverflowError))
+    # What no database raised, a driver did when it looked at a value.
+    return isinstance(cause, faults) or not isinstance(cause, (*FAILURES, StoreError))
 
 
 def first_line(error: Exception) -> str:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    FromClause,
+    Join,
     Select,
     and_,
     func,
@@ -49,6 +49,10 @@ _WINDOW_MIN, _WINDOW_MAX = 2_000, 32_000
 _BUCKET_US = LEVELS_S[0] * 1_000_000
 JOINED = and_(outcomes.c.decided_us == decisions.c.at_us, outcomes.c.decision_id == decisions.c.id)
 Statement = Select[*tuple[Any, ...]]
+_PLACED = decisions.outerjoin(outcomes, JOINED)
+_ENDED = outcomes.join(decisions, JOINED)
+_SELECTED = {source: select(*BOTH).select_from(source) for source in (_PLACED, _ENDED)}
+"""Made once: putting so many columns into a statement takes as long as running it."""
 
 
 class _Along(NamedTuple):
@@ -57,7 +61,7 @@ class _Along(NamedTuple):
     `branches` share no row; a decision fits if it fits one of them.
     """
 
-    source: FromClause
+    source: Join
     at_us: ColumnElement[int]
     key: ColumnElement[str]
     branches: tuple[ColumnElement[bool], ...]
@@ -90,7 +94,7 @@ def by_id(connection: Connection, id: str) -> StoredDecision:
     """The decision whose id is, or starts with, `id`."""
     if not id:
         raise BadRequest("id: expected a decision id or its beginning", field="id")
-    both = _both().where(or_(decisions.c.id == id, _starts(decisions.c.id, id)))
+    both = _SELECTED[_PLACED].where(or_(decisions.c.id == id, _starts(decisions.c.id, id)))
     found = connection.execute(both.order_by(decisions.c.id).limit(2)).all()
     if not found:
         raise NotFound(f"no decision with id {id!r}", field="id")
@@ -101,7 +105,7 @@ def by_id(connection: Connection, id: str) -> StoredDecision:
 
 def by_request(connection: Connection, request_id: str) -> list[StoredDecision]:
     """All decisions of one request, oldest first."""
-    mine = _both().where(decisions.c.request_id == request_id)
+    mine = _SELECTED[_PLACED].where(decisions.c.request_id == request_id)
     rows = connection.execute(mine.order_by(decisions.c.at_us, decisions.c.id)).all()
     return [to_stored(row) for row in rows]
 
@@ -112,11 +116,6 @@ def _check(query: DecisionQuery, limit: int) -> None:
     kinds = [kind.value for kind in OutcomeKind] + [OPEN]
     if query.kind is not None and query.kind not in kinds:
         raise BadRequest(f"kind: {query.kind!r} is not one of {', '.join(kinds)}", field="kind")
-
-
-def _both() -> Statement:
-    """Decisions beside their outcomes, if there are any."""
-    return select(*BOTH).select_from(decisions.outerjoin(outcomes, JOINED))
 
 
 def _page(found: Sequence[Any], limit: int) -> Page:
@@ -138,35 +137,33 @@ def _run(connection: Connection, statement: Statement, along: _Along, wanted: in
 def _along(query: DecisionQuery) -> _Along:
     """The index that is likely to leave the fewest rows to check."""
     d, o = decisions.c, outcomes.c
-    ended = outcomes.join(decisions, JOINED)
     # Written as in the partial indexes' own conditions, so that the databases recognise them.
     if query.kind in _RARE_KINDS:
         failed = and_(o.kind == query.kind, o.kind != _inline("ok"))
-        return _Along(ended, o.decided_us, o.decision_id, (failed,), frozenset({"kind"}))
+        return _Along(_ENDED, o.decided_us, o.decision_id, (failed,), frozenset({"kind"}))
     if query.slo_missed:
         missed = o.slo_missed != _inline("")
-        return _Along(ended, o.decided_us, o.decision_id, (missed,), frozenset({"slo_missed"}))
-    both = decisions.outerjoin(outcomes, JOINED)
+        return _Along(_ENDED, o.decided_us, o.decision_id, (missed,), frozenset({"slo_missed"}))
     if query.text:
-        return _Along(both, d.at_us, d.id, _named(query.text), frozenset({"text"}))
+        return _Along(_PLACED, d.at_us, d.id, _named(query.text), frozenset({"text"}))
     if query.code is not None:
         decided = frozenset({"code"} if query.code == "*" else ())
-        return _Along(both, d.at_us, d.id, (d.status.is_not(None),), decided)
+        return _Along(_PLACED, d.at_us, d.id, (d.status.is_not(None),), decided)
     if query.tenant:
         tenant = and_(d.tenant == query.tenant, d.tenant != _inline(""))
-        return _Along(both, d.at_us, d.id, (tenant,), frozenset({"tenant"}))
+        return _Along(_PLACED, d.at_us, d.id, (tenant,), frozenset({"tenant"}))
     if query.node is not None:
         apart = and_(d.decode_node == query.node, d.decode_node != d.prefill_node)
         branches = (d.prefill_node == query.node, apart)
-        return _Along(both, d.at_us, d.id, branches, frozenset({"node"}))
+        return _Along(_PLACED, d.at_us, d.id, branches, frozenset({"node"}))
     if query.below_best_match:
         below = and_(d.match_tokens < d.reachable_tokens, d.status.is_(None))
-        return _Along(both, d.at_us, d.id, (below,), frozenset({"below_best_match"}))
-    return _Along(both, d.at_us, d.id, (true(),), frozenset())
+        return _Along(_PLACED, d.at_us, d.id, (below,), frozenset({"below_best_match"}))
+    return _Along(_PLACED, d.at_us, d.id, (true(),), frozenset())
 
 
 def _statement(query: DecisionQuery, along: _Along, before: Cursor | None) -> Statement:
-    statement = select(*BOTH).select_from(along.source)
+    statement = _SELECTED[along.source]
     start_us = None if query.start is None else to_micros(query.start)
     end_us = None if query.end is None else to_micros(query.end)
     statement = statement.where(*_between(along.at_us, start_us, end_us))

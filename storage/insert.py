@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import psycopg
-from sqlalchemy import Connection, Engine, Table
+from sqlalchemy import BigInteger, Connection, Double, Engine, Integer, Table, Text
 from sqlalchemy.dialects import postgresql, sqlite
 
 from storage import partitions
@@ -51,6 +51,10 @@ class Inserter:
                 _mark(connection, batch)
                 return sum(_insert(connection, name, rows) for name, rows in batch.items())
         self._make_partitions(batch)
+        if sum(map(len, batch.values())) == 1:  # a row on its own may be one that COPY refused
+            with self._engine.begin() as connection:
+                _mark(connection, batch)
+                return sum(_insert(connection, name, rows) for name, rows in batch.items())
         try:
             return self._copy(batch, through_temporary=False)
         except psycopg.errors.UniqueViolation:
@@ -120,9 +124,7 @@ def _marker(connection: Connection) -> str:
 def _copy_all(connection: Connection, name: str, rows: list[Values]) -> int:
     """COPY into the table itself; UniqueViolation where a row is there already."""
     with _cursor(connection) as cursor:
-        with cursor.copy(f"COPY {name} ({_names(name)}) FROM STDIN") as copy:
-            for values in rows:
-                copy.write_row(values)
+        _copy_into(cursor, name, name, rows)
         return int(cursor.rowcount)
 
 
@@ -131,13 +133,26 @@ def _copy_new(connection: Connection, name: str, rows: list[Values]) -> int:
     columns, stage = _names(name), f"new_{name}"
     with _cursor(connection) as cursor:
         cursor.execute(f"CREATE TEMP TABLE {stage} (LIKE {name}) ON COMMIT DROP")
-        with cursor.copy(f"COPY {stage} ({columns}) FROM STDIN") as copy:
-            for values in rows:
-                copy.write_row(values)
+        _copy_into(cursor, stage, name, rows)
         cursor.execute(
             f"INSERT INTO {name} ({columns}) SELECT {columns} FROM {stage} ON CONFLICT DO NOTHING"
         )
         return int(cursor.rowcount)
+
+
+def _copy_into(cursor: psycopg.Cursor[Any], into: str, name: str, rows: list[Values]) -> None:
+    """COPY rows of table `name` into a table of the same columns; binary is twice as fast."""
+    with cursor.copy(f"COPY {into} ({_names(name)}) FROM STDIN (FORMAT BINARY)") as copy:
+        copy.set_types(_types(name))
+        for values in rows:
+            copy.write_row(values)
+
+
+@cache
+def _types(name: str) -> list[str]:
+    kinds = {BigInteger: "int8", Integer: "int4", Double: "float8", Text: "text"}
+    columns = metadata.tables[name].c
+    return [kinds[type(columns[column].type)] for column in COLUMNS[name]]
 
 
 def _cursor(connection: Connection) -> psycopg.Cursor[Any]:

@@ -98,7 +98,7 @@ decisions = Table(
 # Both databases sort equal times by id as they read, so the indexes need not repeat the long id.
 # No index on columns that mostly hold one value (policy, revision, model): a walk along the time
 # finds a common value at once, and skips to a rare one by the `facets` of `summary_models`.
-Index(None, decisions.c.at_us)
+Index(None, decisions.c.at_us, info={"only": "sqlite"})
 Index("ix_decisions_id", decisions.c.id, info={"only": "postgresql"})
 Index(None, decisions.c.prefill_node, decisions.c.at_us)
 Index(None, decisions.c.request_id)

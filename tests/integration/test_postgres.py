@@ -111,3 +111,17 @@ def test_a_server_that_is_gone_is_an_error_that_names_no_password(postgres_serve
     with pytest.raises(StoreError) as caught:
         migrate.upgrade(gone)
     assert "hunter2" not in str(caught.value)
+
+
+def test_a_value_of_the_wrong_type_costs_its_row_at_most(url):
+    with open_storage(url) as storage:
+        kept = [decision(n) for n in range(20)]
+        kept[5] = decision(5, prompt_tokens=2**40)
+        kept[6] = decision(6, prompt_tokens=7.0, retry_after_s=1)
+        kept[7] = decision(7, tenant=b"x")
+        for record in kept:
+            storage.sink.put_decision(record)
+        assert storage.sink.flush(30.0)
+        assert storage.sink.counters().dropped in (1, 2)
+        assert storage.store.counts().decisions >= 18
+        assert storage.store.decision("0197000006").decision.prompt_tokens == 7
