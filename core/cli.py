@@ -17,9 +17,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from rich.table import Table
 
 from core import admin_cli
+from core.control import cli as control
 from core.errors import ConductorError, UsageError
 from core.settings import Settings, load_settings
-from core.control import cli as control
 from core.simulation import cli as simulation
 
 app = typer.Typer(
