@@ -168,3 +168,12 @@ def now_us(connection: Connection) -> int:
     else:
         statement = "SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000"
     return int(connection.execute(text(statement)).scalar_one())
+
+
+@contextmanager
+def failures_told() -> Iterator[None]:
+    """Whatever a database raises, as a StoreError."""
+    try:
+        yield
+    except FAILURES as error:
+        raise StoreError(f"the record store failed: {first_line(error)}") from error
