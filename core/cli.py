@@ -19,8 +19,9 @@ from rich.table import Table
 from core import admin_cli
 from core.control import cli as control
 from core.errors import ConductorError, UsageError
-from core.settings import Settings, load_settings
+from core.settings import load_settings
 from core.simulation import cli as simulation
+from storage import cli as storage_cli
 
 app = typer.Typer(
     help="A global scheduler for fleets of LLM engines.",
@@ -157,40 +158,6 @@ def workload(
         sys.exit(0)
 
 
-db = typer.Typer(help="The record database.", no_args_is_help=True)
-app.add_typer(db, name="db")
-
-
-@db.command("upgrade")
-def db_upgrade(config: Config = None) -> None:
-    """Bring the schema up to date."""
-    from core.wiring import open_records
-
-    settings = load_settings(config)
-    open_records(settings).close()
-    _db_status(settings)
-
-
-@db.command("status")
-def db_status(config: Config = None) -> None:
-    """Print the schema's version and row counts."""
-    _db_status(load_settings(config))
-
-
-def _db_status(settings: Settings) -> None:
-    from storage import migrate
-    from storage.store import Store
-
-    store = Store(settings.database)
-    try:
-        counts = store.counts()
-    finally:
-        store.close()
-    typer.echo(f"schema {migrate.current(settings.database)} (newest {migrate.head()})")
-    for name in ("decisions", "rejections", "outcomes", "open", "telemetry", "events", "nodes"):
-        typer.echo(f"{name:12} {getattr(counts, name):,}")
-
-
 async def _stoppable(run: Any, advance: Any) -> dict[str, Any]:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -218,6 +185,7 @@ def _print_pairs(pairs: Iterator[tuple[str, str]]) -> None:
 simulation.register(app)
 control.register(app)
 admin_cli.register(app)
+storage_cli.register(app)
 
 
 if __name__ == "__main__":
