@@ -347,7 +347,7 @@ class ReplicaRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCounts:
-    """Rows kept; `open` are placed decisions without an outcome."""
+    """Rows kept; `open` is by how many placed decisions exceed the outcomes."""
 
     decisions: int
     rejections: int

@@ -27,7 +27,7 @@ from core.policy import get_policy
 from core.prompt import LocalTokenizer, Prompts
 from core.settings import LimitSettings, ProbeSettings, RegistrationSettings, Settings
 from core.tunables import Tunables
-from storage.store import Storage, open_storage
+from storage.store import Keeping, Storage, open_storage
 
 log = logging.getLogger("conductor")
 
@@ -106,10 +106,13 @@ def make_prompts(settings: Settings) -> Prompts:
 
 
 def open_records(settings: Settings) -> Storage:
-    """The record store; its directory is made where it is a local file."""
-    if not settings.database_url:
-        settings.state_dir.mkdir(parents=True, exist_ok=True)
-    return open_storage(settings.database)
+    """The record store with its upkeep; rows wait in the state directory while it is away."""
+    server = settings.server
+    return open_storage(
+        settings.database,
+        spool_dir=settings.state_dir / "spool",
+        keeping=Keeping(version=product_version(), address=f"{server.host}:{server.port}"),
+    )
 
 
 def timed_ids(clock: Clock, rng: random.Random) -> Callable[[], str]:

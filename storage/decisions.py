@@ -43,9 +43,11 @@ OPEN = "open"
 """Pseudo outcome kind: placed, and no outcome so far."""
 _HIGH = "\U0010ffff"
 _RARE_KINDS = tuple(kind.value for kind in OutcomeKind if kind is not OutcomeKind.OK)
-_BUDGET_S = 0.06
+_BUDGET_S = 0.04
 """After this time no further window is begun."""
 _WINDOW_MIN, _WINDOW_MAX = 2_000, 32_000
+_WINDOW_S = 0.015
+"""Windows grow and shrink towards this time."""
 _BUCKET_US = LEVELS_S[0] * 1_000_000
 JOINED = and_(outcomes.c.decided_us == decisions.c.at_us, outcomes.c.decision_id == decisions.c.id)
 Statement = Select[*tuple[Any, ...]]
@@ -247,11 +249,13 @@ def _windows(
         edge = select(along.at_us).where(*inside, along.branches[0])
         edge = edge.order_by(along.at_us.desc()).limit(1).offset(rows - 1)
         edge_us = connection.scalar(edge)
+        began_s = time.monotonic()
         yield edge_us, hi_us
         if edge_us is None:
             return
         hi_us = edge_us
-        rows = min(rows * 4, _WINDOW_MAX)
+        wanted = rows * _WINDOW_S / max(time.monotonic() - began_s, 1e-3)
+        rows = round(max(_WINDOW_MIN / 4, min(wanted, 4 * rows, _WINDOW_MAX)))
 
 
 _HIGHEST = 1 << 62

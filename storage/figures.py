@@ -24,8 +24,15 @@ MICROS = 1_000_000
 Statement = Select[*tuple[Any, ...]]
 _decode_counts = msgspec.json.Decoder(dict[str, int]).decode
 _DECIDED = ("prompt_tokens", "match_tokens", "reachable_tokens")
-_ENDED = ("failed", "aborted", "slo_missed", "reported_prompt_tokens", "cached_tokens")
-_ENDED_SUMS = ("finished", *_ENDED, "output_tokens")
+_ENDED = (
+    "finished",
+    "failed",
+    "aborted",
+    "slo_missed",
+    "reported_prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -74,9 +81,11 @@ def from_rows(
     found: Found = defaultdict(Figures)
     for row in connection.execute(_decided(lo_us, hi_us, step_us, node)):
         _add_decided(found, node, *row)
-    ended = connection.execute(_ended(lo_us, hi_us, step_us, node)).all()
-    if ended:
-        _add_ended(found, node, ended)
+    for row in connection.execute(_ended(lo_us, hi_us, step_us, node)):
+        _add_ended(found, node, *row)
+    observed = connection.execute(_observed(lo_us, hi_us, step_us, node)).all()
+    if observed:
+        _add_observed(found, node, observed)
     return found
 
 
@@ -134,45 +143,63 @@ def _add_decided(
 
 
 def _ended(lo_us: int, hi_us: int, step_us: int, node: str | None) -> Statement:
-    o = outcomes.c
-    ok, aborted = o.kind == "ok", o.kind == "client_abort"
+    """Per bucket and prefill node: sums over the outcomes."""
+    o, bucket = outcomes.c, _bucket(outcomes.c.decided_us, step_us)
+    aborted, missed = o.kind == "client_abort", o.slo_missed != ""
     reported = o.prompt_tokens.is_not(None) & o.cached_tokens.is_not(None)
-    statement = select(
-        _bucket(o.decided_us, step_us),
-        o.prefill_node,
-        case((ok, 0), (aborted, 0), else_=1),
+    sums = (
+        case((o.kind.in_(("ok", "client_abort")), 0), else_=1),
         case((aborted, 1), else_=0),
-        case((o.slo_missed != "", 1), else_=0),
+        case((missed, 1), else_=0),
         case((reported, o.prompt_tokens), else_=0),
         case((reported, o.cached_tokens), else_=0),
         func.coalesce(o.output_tokens, 0),
-        o.ttft_s,
-        o.tbt_s,
-    ).where(o.decided_us >= lo_us, o.decided_us < hi_us)
+    )
+    statement = (
+        select(bucket, o.prefill_node, func.count(), *(func.sum(column) for column in sums))
+        .where(o.decided_us >= lo_us, o.decided_us < hi_us)
+        .group_by(bucket, o.prefill_node)
+    )
     return statement if not node else statement.where(o.prefill_node == node)
 
 
-def _add_ended(found: Found, wanted: str | None, ended: Sequence[Any]) -> None:
-    """Add outcomes, with columns as `_ended` selects them, to the fleet's and their node's."""
-    buckets, nodes, *columns = zip(*ended, strict=True)
-    values = np.array(columns, dtype=np.float64)
+def _add_ended(
+    found: Found, wanted: str | None, bucket: int, node: str | None, *values: int
+) -> None:
+    sums = dict(zip(_ENDED, values, strict=True))
     if not wanted:
-        _add_groups(found, [(bucket, FLEET) for bucket in buckets], values)
-    known = [row for row, node in enumerate(nodes) if node is not None]
-    if known and wanted != FLEET:
-        keys = [(buckets[row], nodes[row]) for row in known]
-        _add_groups(found, keys, values[:, known])
+        found[bucket, FLEET].add(sums)
+    if node is not None and wanted != FLEET:
+        found[bucket, node].add(sums)
 
 
-def _add_groups(found: Found, keys: Sequence[tuple[int, str]], values: Floats) -> None:
-    numbers: dict[tuple[int, str], int] = {}
-    group = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
-    sums = [np.bincount(group, weights=column) for column in values[:-2]]
-    sums.insert(0, np.bincount(group))
-    ttft, tbt = (histogram.grouped(group, column) for column in values[-2:])
-    for key, number in numbers.items():
-        figures = found[key]
-        figures.add({name: int(s[number]) for name, s in zip(_ENDED_SUMS, sums, strict=True)})
+def _observed(lo_us: int, hi_us: int, step_us: int, node: str | None) -> Statement:
+    o = outcomes.c
+    statement = select(_bucket(o.decided_us, step_us), o.prefill_node, o.ttft_s, o.tbt_s)
+    statement = statement.where(o.decided_us >= lo_us, o.decided_us < hi_us)
+    return statement if not node else statement.where(o.prefill_node == node)
+
+
+def _add_observed(found: Found, wanted: str | None, rows: Sequence[Any]) -> None:
+    """Add histograms of the latencies, with columns as `_observed` selects them."""
+    buckets, nodes, ttft, tbt = zip(*rows, strict=True)
+    latencies = (np.array(ttft, dtype=np.float64), np.array(tbt, dtype=np.float64))
+    if not wanted:
+        _add_spreads(found, [(bucket, FLEET) for bucket in buckets], latencies)
+    if wanted != FLEET:
+        _add_spreads(found, list(zip(buckets, nodes, strict=True)), latencies)
+
+
+def _add_spreads(
+    found: Found, keys: Sequence[tuple[int, str | None]], latencies: tuple[Floats, Floats]
+) -> None:
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    group = np.fromiter(map(numbers.__getitem__, keys), dtype=np.int64, count=len(keys))
+    ttft, tbt = (histogram.grouped(group, seconds) for seconds in latencies)
+    for (bucket, node), number in numbers.items():
+        if node is None:
+            continue
+        figures = found[bucket, node]
         figures.ttft += [ttft[number]] if number in ttft else []
         figures.tbt += [tbt[number]] if number in tbt else []
 

@@ -117,6 +117,8 @@ def _transaction(database_url: str) -> Iterator[Connection]:
     try:
         with engine.begin() as connection:
             if engine.dialect.name == "postgresql":
+                connection.execute(text("SET LOCAL statement_timeout = 0"))
+                connection.execute(text("SET LOCAL lock_timeout = 0"))
                 connection.execute(text("SELECT pg_advisory_xact_lock(:k)"), {"k": _ADVISORY_LOCK})
             yield connection
     except FAILURES as error:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, FromClause, func, select
 
@@ -28,9 +30,11 @@ from core.ports import (
 from storage import decisions as decision_reads
 from storage import migrate, replicas, revisions, telemetry
 from storage import series as series_reads
+from storage.changes import ChangeWatch
 from storage.database import FAILURES, first_line, parse_url, reader_engine, writer_engine
-from storage.decisions import JOINED
+from storage.maintenance import Maintenance
 from storage.models import decisions, events, node_telemetry, nodes, outcomes
+from storage.retention import Rules
 from storage.spool import MIB, Spool
 from storage.writer import Writer
 
@@ -155,12 +159,36 @@ class Store:
             raise StoreError(f"the record store cannot be read: {first_line(error)}") from error
 
 
-class Storage:
-    """A writer and a store over one database; close it to flush."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    """What a long-running process does for the database it shares; see `Maintenance`.
 
-    def __init__(self, sink: Writer, store: Store) -> None:
+    `on_change` is called from a thread with the topics that changed (`storage.changes`), also by
+    other processes. Empty `replica`: a name is made up.
+    """
+
+    replica: str = ""
+    version: str = ""
+    address: str = ""
+    rules: Rules = field(default_factory=Rules)
+    on_change: Callable[[frozenset[str]], None] | None = None
+
+
+class Storage:
+    """A writer and a store over one database, and its upkeep; close it to flush."""
+
+    def __init__(
+        self,
+        sink: Writer,
+        store: Store,
+        *,
+        maintenance: Maintenance | None = None,
+        watch: ChangeWatch | None = None,
+    ) -> None:
         self.sink = sink
         self.store = store
+        self.maintenance = maintenance
+        self.watch = watch
 
     def __enter__(self) -> Storage:
         return self
@@ -170,6 +198,9 @@ class Storage:
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Store what is queued, for at most `timeout_s`, and give everything back."""
+        for helper in (self.watch, self.maintenance):
+            if helper is not None:
+                helper.close()
         self.sink.close(timeout_s)
         self.store.close()
 
@@ -179,15 +210,16 @@ def open_storage(
     *,
     spool_dir: Path | None = None,
     spool_bytes_max: int = 256 * MIB,
+    keeping: Keeping | None = None,
     capacity: int = 100_000,
     batch_max: int = 1_000,
 ) -> Storage:
     """Open the database, bring its schema up to date, and start the writer.
 
     `spool_dir`: where rows wait on disk while the database is away or slow; None keeps them in
-    memory. A database that is away is no error here: the writer migrates and stores once it is
-    back. SchemaMismatch when a newer release made the schema, BadRequest for a URL that makes no
-    sense.
+    memory. `keeping` starts the upkeep. A database that is away is no error here: the writer
+    migrates and stores once it is back. SchemaMismatch when a newer release made the schema,
+    BadRequest for a URL that makes no sense.
     """
     parse_url(database_url)
     migrated = migrate.try_upgrade(database_url)
@@ -199,7 +231,27 @@ def open_storage(
         batch_max=batch_max,
     )
     writer.start()
-    return Storage(writer, Store(database_url))
+    store = Store(database_url)
+    if keeping is None:
+        return Storage(writer, store)
+    return Storage(writer, store, **_upkeep(database_url, keeping))
+
+
+def _upkeep(database_url: str, keeping: Keeping) -> dict[str, Any]:
+    """The helpers of a long-running process, started."""
+    maintenance = Maintenance(
+        database_url,
+        replica=keeping.replica,
+        version=keeping.version,
+        address=keeping.address,
+        rules=keeping.rules,
+    )
+    maintenance.start()
+    watch = None
+    if keeping.on_change is not None:
+        watch = ChangeWatch(database_url, keeping.on_change)
+        watch.start()
+    return {"maintenance": maintenance, "watch": watch}
 
 
 def _counts(connection: Connection) -> StoreCounts:
@@ -209,12 +261,12 @@ def _counts(connection: Connection) -> StoreCounts:
 
     every = rows(decisions)
     rejected = rows(decisions, decisions.c.status.is_not(None))
-    joined = outcomes.join(decisions, JOINED)
+    ended = rows(outcomes)
     return StoreCounts(
         decisions=every,
         rejections=rejected,
-        outcomes=rows(outcomes),
-        open=every - rejected - rows(joined),
+        outcomes=ended,
+        open=max(every - rejected - ended, 0),
         telemetry=rows(node_telemetry),
         events=rows(events),
         nodes=rows(nodes),

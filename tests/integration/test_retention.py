@@ -19,10 +19,12 @@ from storage.maintenance import Maintenance
 from storage.replicas import Presence
 from storage.retention import Cleaned, Retention, Rules
 from storage.rollups import RollUp
-from storage.store import Storage, open_storage
+from storage.store import Keeping, Storage, open_storage
 
 DAY = timedelta(days=1)
 NOW = datetime.now(UTC).replace(microsecond=0)
+EDGE = (13, 14, 15)
+"""The oldest age that may be left: cuts are at whole hours or days, whatever the hour is now."""
 
 
 @pytest.fixture
@@ -73,8 +75,8 @@ def test_what_is_too_old_goes_and_the_rest_stays(storage, engine, record_url):
     for name, time in (("decisions", "at_us"), ("outcomes", "decided_us")):
         assert 40 <= found(cleaned, name).deleted <= 80
         left = ages(record_url, name, time)
-        assert left[-1] in (14, 15) and left[:14] == list(range(14))
-    assert ages(record_url, "node_telemetry", "at_us")[-1] == 14
+        assert left[-1] in EDGE and left[:13] == list(range(13))
+    assert ages(record_url, "node_telemetry", "at_us")[-1] in EDGE
     assert found(cleaned, "events").deleted == 0
     assert found(cleaned, "rollups.10").deleted > 0
     assert rows(record_url, "SELECT count(*) FROM rollups WHERE level_s = 300") == buckets
@@ -244,5 +246,20 @@ def test_maintenance_goes_on_when_the_database_is_back(tmp_path):
     blocked.unlink()
     migrate.upgrade(url)
     wait_for(lambda: upkeep.upkeep().rolled_at_s > 0, 60.0)
+    wait_for(lambda: rows(url, "SELECT count(*) FROM replicas") == [(1,)])
     upkeep.close()
     assert rows(url, "SELECT count(*) FROM replicas WHERE stopped_us IS NOT NULL") == [(1,)]
+
+
+def test_a_service_opens_everything_at_once(record_url):
+    heard: list[frozenset[str]] = []
+    keeping = Keeping(replica="here", version="1.2", address="http://here", on_change=heard.append)
+    with open_storage(record_url, keeping=keeping) as opened:
+        keep(opened, decision(1))
+        opened.store.add_revision(revision(1))
+        wait_for(lambda: heard == [{REVISIONS}])
+        wait_for(lambda: opened.maintenance.upkeep().rolled_buckets > 0)
+        (me,) = opened.store.replicas()
+        assert (me.id, me.version, me.address, me.alive) == ("here", "1.2", "http://here", True)
+    assert rows(record_url, "SELECT count(*) FROM replicas WHERE stopped_us IS NULL") == [(0,)]
+    assert not [t for t in threading.enumerate() if t.name in ("maintenance", "change-watch")]
