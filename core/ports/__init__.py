@@ -1,0 +1,57 @@
+"""What the core needs from outside, as protocols, and the flat records that cross them.
+
+A `RecordSink` takes records and never makes the caller wait; a `RecordStore` answers questions
+about records that were kept. `core.audit` builds the records, `storage` implements both sides.
+"""
+
+from core.ports.answers import (
+    Cursor,
+    DecisionQuery,
+    NodeShare,
+    Page,
+    ReplicaRecord,
+    StoreCounts,
+    StoredDecision,
+    StoredNode,
+    TelemetryPoint,
+    TimeBucket,
+)
+from core.ports.records import (
+    DecisionRecord,
+    EventRecord,
+    OutcomeRecord,
+    RevisionRecord,
+    ScheduledRecord,
+)
+from core.ports.sink import (
+    NODE_STATES,
+    RecordSink,
+    SinkCounters,
+)
+from core.ports.store import (
+    ControlStore,
+    RecordStore,
+)
+
+__all__ = [
+    "NODE_STATES",
+    "ControlStore",
+    "Cursor",
+    "DecisionQuery",
+    "DecisionRecord",
+    "EventRecord",
+    "NodeShare",
+    "OutcomeRecord",
+    "Page",
+    "RecordSink",
+    "RecordStore",
+    "ReplicaRecord",
+    "RevisionRecord",
+    "ScheduledRecord",
+    "SinkCounters",
+    "StoreCounts",
+    "StoredDecision",
+    "StoredNode",
+    "TelemetryPoint",
+    "TimeBucket",
+]

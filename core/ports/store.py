@@ -1,0 +1,106 @@
+"""Who keeps the records: a `RecordStore` answers questions about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+
+from core.ports.answers import (
+    Cursor,
+    DecisionQuery,
+    NodeShare,
+    Page,
+    ReplicaRecord,
+    StoreCounts,
+    StoredDecision,
+    StoredNode,
+    TelemetryPoint,
+    TimeBucket,
+)
+from core.ports.records import EventRecord, RevisionRecord, ScheduledRecord
+
+
+class ControlStore(Protocol):
+    """Keeps administrative acts. Every method may block, and raises StoreError on failure."""
+
+    def revisions(self, *, limit: int = 100) -> Sequence[RevisionRecord]:
+        """Newest first, canary candidates included."""
+        ...
+
+    def revision(self, number: int) -> RevisionRecord:
+        """One of them; NotFound."""
+        ...
+
+    def scheduled(self, *, pending_only: bool = True) -> Sequence[ScheduledRecord]:
+        """Changes that wait for their time, earliest first; or the newest 200 of all."""
+        ...
+
+    def commit_act(
+        self,
+        *,
+        revision: RevisionRecord | None = None,
+        scheduled: Sequence[ScheduledRecord] = (),
+        events: Sequence[EventRecord] = (),
+    ) -> None:
+        """Store all of one act in one transaction; Conflict for a stale revision."""
+        ...
+
+
+class RecordStore(ControlStore, Protocol):
+    """Answers questions about stored records. Every method may block, and raises StoreError
+    where the store cannot be read; call it from a thread, never on the decision path."""
+
+    def decisions(
+        self, query: DecisionQuery, *, before: Cursor | None = None, limit: int = 100
+    ) -> Page:
+        """Newest first, strictly older than `before`; `limit` at most 1000."""
+        ...
+
+    def decision(self, id: str) -> StoredDecision:
+        """By whole id or a prefix of it that is unique; NotFound, or BadRequest when it is not."""
+        ...
+
+    def by_request(self, request_id: str) -> Sequence[StoredDecision]:
+        """All decisions of one request, oldest first; empty when there is none."""
+        ...
+
+    def series(
+        self, start: datetime, end: datetime, *, step_s: int = 60, node: str | None = None
+    ) -> Sequence[TimeBucket]:
+        """Buckets that hold a decision or an outcome, oldest first; `node` is a prefill node."""
+        ...
+
+    def node_shares(self, start: datetime, end: datetime) -> Sequence[NodeShare]:
+        """Per prefill node, most decisions first."""
+        ...
+
+    def telemetry(
+        self, start: datetime, end: datetime, *, node: str | None = None, limit: int = 10_000
+    ) -> Sequence[TelemetryPoint]:
+        """Readings in time order; the newest `limit` of the range."""
+        ...
+
+    def events(
+        self,
+        *,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        kind: str | None = None,
+        node: str | None = None,
+        limit: int = 200,
+    ) -> Sequence[EventRecord]:
+        """Newest first; `kind` may end in ``*`` to match a prefix."""
+        ...
+
+    def nodes(self) -> Sequence[StoredNode]:
+        """Every node ever registered, by id."""
+        ...
+
+    def replicas(self) -> Sequence[ReplicaRecord]:
+        """Processes that share the database, the newest start first."""
+        ...
+
+    def counts(self) -> StoreCounts:
+        """Row counts; reads whole indexes, so ask seldom."""
+        ...
