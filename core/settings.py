@@ -197,6 +197,18 @@ class EmulationSettings(_Part):
     requests_per_s: float = Field(default=2.0, ge=0, description="1/s; built-in workload; 0: none")
 
 
+class LabSettings(_Part):
+    """The Lab: trying policies and parameters on recorded requests or traces."""
+
+    trace_dir: Path | None = Field(
+        default=None, description="directory whose .jsonl traces may be played; unset: none"
+    )
+    requests_max: int = Field(default=20_000, ge=20, le=100_000, description="requests of a run")
+    runs_max: int = Field(default=400, ge=1, le=10_000, description="runs of a job")
+    time_max_s: Positive = Field(default=1800.0, description="s; longest job")
+    jobs_max: int = Field(default=20, ge=1, le=1000, description="jobs kept, ended ones too")
+
+
 class Settings(BaseSettings):
     """Everything a process needs to start."""
 
@@ -218,6 +230,7 @@ class Settings(BaseSettings):
     probe: ProbeSettings = ProbeSettings()
     registration: RegistrationSettings = RegistrationSettings()
     emulation: EmulationSettings = EmulationSettings()
+    lab: LabSettings = LabSettings()
     tunables: dict[str, Any] = Field(default={}, description="start values of live tunables")
 
     @model_validator(mode="after")

@@ -13,6 +13,7 @@ import structlog
 from core.audit import Recorder
 from core.clock import Clock, SystemClock, seeded
 from core.conductor import Conductor
+from core.control.lab import LabRules
 from core.domain import NodeId
 from core.engines.addresses import check_trusted, networks
 from core.engines.health import HealthRules
@@ -25,7 +26,13 @@ from core.gateway.service import Service
 from core.jobs import drained, telemetry_recorded
 from core.policy import get_policy
 from core.prompt import LocalTokenizer, Prompts
-from core.settings import LimitSettings, ProbeSettings, RegistrationSettings, Settings
+from core.settings import (
+    LabSettings,
+    LimitSettings,
+    ProbeSettings,
+    RegistrationSettings,
+    Settings,
+)
 from core.tunables import Tunables
 from storage.store import Keeping, Storage, open_storage
 
@@ -69,6 +76,7 @@ async def running_service(
             rng=random.Random(rng.getrandbits(64)),
             version=product_version(),
             node_notes=supervisor.notes,
+            lab=lab_rules(settings.lab),
         )
         async with (
             drained(recorder),
@@ -151,6 +159,17 @@ def limits(s: LimitSettings, registration: RegistrationSettings) -> Limits:
         retry_min=s.retry_min,
         drain_s=s.drain_s,
         allowed_networks=networks(registration.allowed_networks),
+    )
+
+
+def lab_rules(s: LabSettings) -> LabRules:
+    """The Lab's bounds."""
+    return LabRules(
+        trace_dir=s.trace_dir,
+        runs_max=s.runs_max,
+        requests_max=s.requests_max,
+        time_max_s=s.time_max_s,
+        jobs_max=s.jobs_max,
     )
 
 

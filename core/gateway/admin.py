@@ -21,6 +21,8 @@ from core.explain import explain
 from core.gateway import errors, overview, stored
 from core.gateway.admin_control import control_routes, install_stale
 from core.gateway.admin_events import event_routes
+from core.gateway.admin_evidence import evidence_routes
+from core.gateway.admin_lab import lab_routes
 from core.gateway.admin_nodes import node_routes
 from core.ports import RecordStore, StoredDecision
 
@@ -48,6 +50,8 @@ def create_admin(service: Service) -> FastAPI:
     app.include_router(_tuning_routes(service), prefix=wire.API_PREFIX)
     app.include_router(event_routes(service), prefix=wire.API_PREFIX)
     app.include_router(control_routes(service), prefix=wire.API_PREFIX)
+    app.include_router(evidence_routes(service), prefix=wire.API_PREFIX)
+    app.include_router(lab_routes(service), prefix=wire.API_PREFIX)
     _install_errors(app, service)
     install_stale(app, service)
     return app

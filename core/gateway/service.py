@@ -19,6 +19,7 @@ from typing import Protocol, Self
 from core.audit import OpenDecision, Recorder
 from core.clock import Clock
 from core.conductor import Conductor
+from core.control.lab import Lab, LabRules
 from core.control.plane import ControlPlane
 from core.domain import (
     Decision,
@@ -83,7 +84,8 @@ class Service:
     values, asked for counters. store: reads stored decisions, None without a database. fleet:
     starts and stops node supervisors; None registers nodes with the conductor only (whoever
     embeds the service then reports their health). rng: back-off jitter
-    and request ids. node_notes: what supervisors want an operator to know, by node.
+    and request ids. node_notes: what supervisors want an operator to know, by node. lab:
+    bounds of the Lab.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Service:
         rng: random.Random | None = None,
         version: str = "",
         node_notes: Mapping[NodeId, Sequence[str]] | None = None,
+        lab: LabRules | None = None,
     ) -> None:
         self.conductor = conductor
         self.clock = clock
@@ -134,6 +137,7 @@ class Service:
             record_event=lambda kind, data: self.record_event(kind, "", data),
             lag_s=lambda: self.upkeep.lag_s,
         )
+        self.lab = Lab(lab or LabRules(), wall=clock.wall)
         self.control.on_act = lambda kind, data: self.feed.publish(kind, "", data, clock.wall())
         self.counters: Counter[str] = Counter()
         self.stopping = False
@@ -152,6 +156,7 @@ class Service:
         self._stack.push_async_callback(self.upkeep.stop)
         self.upkeep.start()
         self._stack.push_async_callback(self.control.stop)
+        self._stack.push_async_callback(asyncio.to_thread, self.lab.close)
         await self.control.start()
         return self
 

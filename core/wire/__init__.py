@@ -20,6 +20,14 @@ GET      /breaker                        the global breaker -> BreakerView
 POST     /breaker                        BreakerAction -> BreakerView
 GET      /decisions                      query: see DecisionQuery -> DecisionPage
 GET      /decisions/{id}                 id, unique prefix of one, or request id -> DecisionDetail
+POST     /decisions/{id}/what-if         WhatIfAsk -> WhatIfView
+GET      /history                        query: kind, node, since, until, limit -> EventHistory
+GET      /hotspots                       query: limit -> HotspotView
+GET      /lab/sources                    -> LabSources
+GET      /lab/jobs                       -> LabJobList
+POST     /lab/jobs                       LabAsk -> LabJob (201)
+GET      /lab/jobs/{id}                  -> LabJob, with its result
+DELETE   /lab/jobs/{id}                  cancel, or forget an ended one -> LabJob
 GET      /series                         query: window=live|minutes, from, to -> Series
 GET      /tunables                       -> TunablesView
 PUT      /tunables                       TunablesChange -> TunablesView (409 stale, 422 field)
@@ -98,6 +106,15 @@ from core.wire.decisions import (
     OutcomeView,
     SelectionView,
 )
+from core.wire.evidence import (
+    EventHistory,
+    EventView,
+    HotGroupView,
+    HotspotView,
+    WhatIfAsk,
+    WhatIfCandidate,
+    WhatIfView,
+)
 from core.wire.fleet import (
     BreakerView,
     DrainView,
@@ -111,6 +128,16 @@ from core.wire.fleet import (
     Quantiles,
     ServiceView,
     Totals,
+)
+from core.wire.lab import (
+    LabArm,
+    LabAsk,
+    LabFleet,
+    LabJob,
+    LabJobList,
+    LabPoint,
+    LabSource,
+    LabSources,
 )
 from core.wire.nodes import (
     ActionReason,
@@ -154,6 +181,8 @@ __all__ = [
     "EffectView",
     "ErrorBody",
     "ErrorDetail",
+    "EventHistory",
+    "EventView",
     "EventsAsk",
     "ExampleView",
     "ExpectedView",
@@ -161,8 +190,18 @@ __all__ = [
     "FullRevision",
     "GuardView",
     "HealthView",
+    "HotGroupView",
     "HotPrefixView",
     "HotPrefixes",
+    "HotspotView",
+    "LabArm",
+    "LabAsk",
+    "LabFleet",
+    "LabJob",
+    "LabJobList",
+    "LabPoint",
+    "LabSource",
+    "LabSources",
     "MoveView",
     "NodeChange",
     "NodeList",
@@ -202,5 +241,8 @@ __all__ = [
     "TunableView",
     "TunablesChange",
     "TunablesView",
+    "WhatIfAsk",
+    "WhatIfCandidate",
+    "WhatIfView",
     "Why",
 ]
