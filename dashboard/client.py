@@ -28,10 +28,14 @@ class Unreachable(ServiceError):
 class Refused(ServiceError):
     """The service answered with an error."""
 
-    def __init__(self, status: int, detail: wire.ErrorDetail) -> None:
+    def __init__(
+        self, status: int, detail: wire.ErrorDetail, *, stale: wire.StaleDetail | None = None
+    ) -> None:
         super().__init__(detail.message)
         self.status = status
         self.detail = detail
+        self.stale = stale
+        """Both diffs, where a change was made from a revision that is not live any more."""
 
 
 class Unreadable(ServiceError):
@@ -78,21 +82,40 @@ class AdminClient:
         self._http.close()
 
     def _get(self, path: str, shape: type[T], params: Mapping[str, str] | None = None) -> T:
+        return self.call("GET", path, shape, params=params)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        shape: type[T],
+        *,
+        params: Mapping[str, str] | None = None,
+        body: wire.Ask | None = None,
+        timeout_s: float = READ_S,
+    ) -> T:
+        """One call under the API's prefix, its answer as `shape`. ServiceError says why not."""
+        sent = None if body is None else body.model_dump(mode="json", exclude_none=True)
         try:
-            response = self._http.get(path, params=params)
+            response = self._http.request(
+                method, path, params=params, json=sent,
+                timeout=httpx.Timeout(timeout_s, connect=CONNECT_S),
+            )  # fmt: skip
         except httpx.TimeoutException as e:
-            raise Unreachable(f"no answer within {READ_S:.0f} s") from e
+            raise Unreachable(f"no answer within {timeout_s:.0f} s") from e
         except httpx.HTTPError as e:
             raise Unreachable(_plain(e)) from e
-        if response.status_code != 200:
-            raise Refused(response.status_code, _error_detail(response))
+        if response.status_code not in (200, 201):
+            detail, stale = _error_detail(response), _stale_detail(response)
+            raise Refused(response.status_code, detail, stale=stale)
         try:
             return shape.model_validate_json(response.content)
         except ValidationError as e:
             first = e.errors()[0]
             where = ".".join(str(part) for part in first["loc"]) or "body"
             raise Unreadable(
-                f"GET {path}: field {where}: {first['msg']}; service and console versions differ"
+                f"{method} {path}: field {where}: {first['msg']}; "
+                "service and console versions differ"
             ) from e
 
 
@@ -100,6 +123,15 @@ def _plain(e: httpx.HTTPError) -> str:
     if isinstance(e, httpx.ConnectError):
         return "nothing answers at this address"
     return str(e) or type(e).__name__
+
+
+def _stale_detail(response: httpx.Response) -> wire.StaleDetail | None:
+    if response.status_code != 409:
+        return None
+    try:
+        return wire.StaleBody.model_validate_json(response.content).error
+    except ValidationError:
+        return None
 
 
 def _error_detail(response: httpx.Response) -> wire.ErrorDetail:
