@@ -34,6 +34,13 @@ Config = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 Url = Annotated[str, typer.Option("--url", help="Address of the service.")]
+HistoryUrl = Annotated[
+    str,
+    typer.Option(
+        "--history-url",
+        help="Address of `conductor serve --history-only`, for stored records while it is down.",
+    ),
+]
 DEFAULT_URL = "http://127.0.0.1:8080"
 
 
@@ -66,11 +73,11 @@ def serve(config: Config = None) -> None:
 
 
 @app.command()
-def console(config: Config = None, url: Url = DEFAULT_URL) -> None:
+def console(config: Config = None, url: Url = DEFAULT_URL, history_url: HistoryUrl = "") -> None:
     """Run the operations console against a running service."""
     from core.serve import run_console
 
-    run_console(load_settings(config), url)
+    run_console(load_settings(config), url, history_url)
 
 
 @app.command()

@@ -87,11 +87,14 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
-def run_console(settings: Settings, url: str) -> None:
+def run_console(settings: Settings, url: str, history_url: str = "") -> None:
     """Replace this process by the console's server."""
     from dashboard.launch import streamlit_command
 
     argv, env = streamlit_command(
-        host=settings.console.host, port=settings.console.port, api_url=url
+        host=settings.console.host,
+        port=settings.console.port,
+        api_url=url,
+        history_url=history_url,
     )
     os.execve(argv[0], argv, {**os.environ, **env})

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import streamlit as st
 
 from dashboard.frame import frame
+from dashboard.navigation import DEFAULT, Entry, present
 
-# Not called "pages": a folder of that name beside the main script is run without the frame.
-_VIEWS = Path(__file__).parent / "views"
+
+def _page(entry: Entry) -> st.Page:
+    if entry.name == DEFAULT:
+        return st.Page(entry.path, title=entry.title, default=True)
+    return st.Page(entry.path, title=entry.title, url_path=entry.name)
+
 
 st.set_page_config(page_title="Conductor", page_icon="🎼", layout="wide")
 page = st.navigation(
-    [
-        st.Page(_VIEWS / "overview.py", title="Overview", default=True),
-        st.Page(_VIEWS / "decisions.py", title="Decisions", url_path="decisions"),
-    ],
+    {section: [_page(e) for e in entries] for section, entries in present().items()},
     position="top",
 )
 frame()

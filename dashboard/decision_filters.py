@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any
 
 import streamlit as st
 
 from core import wire
 from dashboard.decision_models import OUTCOMES
+from dashboard.window import Window
 
 ANY = "any"
 """First choice of each select box. Choices are their own labels: the address carries labels."""
@@ -35,13 +35,12 @@ class Filters:
         return self == Filters()
 
 
-def query_of(
-    f: Filters, *, now: datetime, span: timedelta, cursor: str | None
-) -> wire.DecisionQuery:
+def query_of(f: Filters, *, window: Window, cursor: str | None) -> wire.DecisionQuery:
     """The API's query. A search for an id looks through everything, not only the range."""
     outcome: Any = _given(f.outcome)
     return wire.DecisionQuery(
-        since=None if f.q else now - span,
+        since=None if f.q else window.start,
+        until=None if f.q or window.span is not None else window.end,
         node=_given(f.node),
         outcome=outcome,
         policy=_given(f.policy),

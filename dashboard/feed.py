@@ -10,10 +10,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from core import wire
 from dashboard.client import AdminClient, ServiceError, Unreadable
+from dashboard.window import Window
 
 TICK_S = 1.0
 HISTORY_EVERY_S = 10.0
@@ -45,6 +46,7 @@ class Look:
 @dataclass(slots=True)
 class _Past:
     asked: float
+    window: Window
     fetched: float = -1e9
     series: wire.Series | None = None
 
@@ -65,7 +67,7 @@ class Feed:
         self._lock = threading.Lock()
         self._asked = -1e9
         self._look = Look()
-        self._past: dict[timedelta, _Past] = {}
+        self._past: dict[object, _Past] = {}
         self._thread: threading.Thread | None = None
         self._first = threading.Event()
         self._wake = threading.Event()
@@ -83,10 +85,11 @@ class Feed:
         self._first.wait(FIRST_WAIT_S)
         return self._look
 
-    def past(self, span: timedelta) -> wire.Series | None:
-        """The last `span` per minute; None until it was fetched once."""
+    def past(self, window: Window) -> wire.Series | None:
+        """The window per minute; None until it was fetched once. A fixed one is read once."""
+        key = window.span or (window.start, window.end)
         with self._lock:
-            past = self._past.setdefault(span, _Past(self._clock()))
+            past = self._past.setdefault(key, _Past(self._clock(), window))
             past.asked = self._clock()
             if past.series is None:
                 self._wake.set()
@@ -114,14 +117,17 @@ class Feed:
         )
 
     def _poll_past(self) -> None:
-        for span, past in list(self._past.items()):
-            now = self._clock()
+        for key, past in list(self._past.items()):
+            now, span = self._clock(), past.window.span
             if now - past.asked > INTEREST_S:
-                del self._past[span]
+                del self._past[key]
+            elif span is None and past.series is not None:
+                continue
             elif now - past.fetched >= HISTORY_EVERY_S:
-                end = self._wall()
+                end = past.window.end if span is None else self._wall()
+                start = past.window.start if span is None else end - span
                 try:
-                    past.series = self.client.minutes(end - span, end)
+                    past.series = self.client.minutes(start, end)
                 except ServiceError as e:
                     self._failed(e)
                 past.fetched = now

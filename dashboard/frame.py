@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import streamlit as st
 
 from dashboard import format as fmt
@@ -10,14 +12,18 @@ from dashboard import view_models as vm
 from dashboard.components import badge, strip
 from dashboard.feed import Look
 from dashboard.theme import style_sheet
+from dashboard.window import CHOICES, CUSTOM, LIVE_RANGE, parse, spell, words
 
 
 def frame() -> None:
     """Draw the frame; pages follow below."""
     st.html(style_sheet(session.colours()))
+    _address()
     left, right = st.columns([6, 5], vertical_alignment="center")
     with right:
         _controls()
+        if session.chosen_range() == CUSTOM:
+            _ends()
     with left:
         _status(session.refresh_every())
 
@@ -32,12 +38,13 @@ def _controls() -> None:
 def _widgets() -> None:
     st.segmented_control(
         "Time range",
-        list(session.RANGES),
-        default=session.LIVE_RANGE,
+        list(CHOICES),
+        default=LIVE_RANGE,
         required=True,
         key="range",
         bind="query-params",
         label_visibility="collapsed",
+        on_change=_chosen,
     )
     st.selectbox(
         "Time zone",
@@ -48,6 +55,56 @@ def _widgets() -> None:
         width=120,
     )
     st.toggle("Live", value=True, key="live", bind="query-params")
+    if session.chosen_range() != CUSTOM:
+        st.button(
+            "Pin",
+            key="pin",
+            on_click=_pin,
+            help="Put the shown window into the address, so that the link shows the same later",
+        )
+
+
+def _pin() -> None:
+    """Turn the moving window into a fixed one, whole minutes."""
+    shown = session.window()
+    for name, at in (("from", shown.start), ("to", shown.end + timedelta(minutes=1))):
+        st.session_state[name] = at.replace(tzinfo=None, second=0, microsecond=0)
+    st.session_state["range"] = CUSTOM
+
+
+def _chosen() -> None:
+    """A reader who chooses "custom" starts from the last hour."""
+    if st.session_state.get("range") == CUSTOM and "from" not in st.session_state:
+        st.session_state["range"] = "1h"
+        _pin()
+
+
+def _ends() -> None:
+    """Both ends of a fixed window. In UTC whatever the zone, so that a link means the same."""
+    with st.container(horizontal=True, horizontal_alignment="right", gap="small"):
+        for name, label in (("from", "From (UTC)"), ("to", "To (UTC)")):
+            st.datetime_input(label, None, key=name, step=60, width=210, format="YYYY-MM-DD")
+
+
+def _address() -> None:
+    """Keep both ends in the address.
+
+    Done by hand: a bound widget leaves out the value it is first drawn with. An address that
+    differs from what was written last came from a link or the Back button, and wins.
+    """
+    written: dict[str, str] = st.session_state.setdefault("written_ends", {})
+    fixed = (st.query_params.get("range") or st.session_state.get("range")) == CUSTOM
+    for name in ("from", "to"):
+        given = st.query_params.get(name, "")
+        if given and given != written.get(name):
+            st.session_state[name] = parse(given)
+        at = st.session_state.get(name)
+        text = spell(at) if fixed and at is not None else ""
+        written[name] = text
+        if text:  # also where it is known: another page's address comes without it
+            st.query_params[name] = text
+        elif given and not text:
+            del st.query_params[name]
 
 
 def _status(every: float | None) -> None:
@@ -63,20 +120,27 @@ def _badges(look: Look) -> list[str]:
     badges = [badge("environment", session.environment())]
     state = look.state
     if state is not None:
-        level, words = vm.breaker_summary(state)
-        problems = len(vm.problems(state, most=1000))
+        level, words_ = vm.breaker_summary(state)
         badges += [
-            badge("policy", f"{state.policy} · revision {state.revision}"),
-            badge("breakers", words, level),
-            badge("problems", str(problems), "warn" if problems else "ok"),
+            badge("policy", state.policy),
+            badge("revision", str(state.revision)),
+            badge("breakers", words_, level),
+            badge("alerts", *vm.alert_summary(state)),
         ]
-    badges.append(_age(look))
+    badges += [_age(look), _shown_window()]
+    reader = session.user()
+    if reader.name:
+        badges.append(badge("user", f"{reader.name} · {reader.role}"))
     return badges
+
+
+def _shown_window() -> str:
+    return badge("window", f"{words(session.window(), session.zone())} {session.zone_name()}")
 
 
 def _age(look: Look) -> str:
     if not session.live() and look.good_at is not None:
         at = fmt.clock(look.good_at, session.zone())
         return badge("paused at", f"{at} {session.zone_name()}", "none")
-    level, words = vm.freshness(look, session.now())
-    return badge("data", words, level)
+    level, words_ = vm.freshness(look, session.now())
+    return badge("data", words_, level)

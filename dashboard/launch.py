@@ -7,10 +7,14 @@ from pathlib import Path
 
 URL_VARIABLE = "CONDUCTOR_URL"
 """Environment variable with the address of the service."""
+HISTORY_VARIABLE = "CONDUCTOR_HISTORY_URL"
+"""The same for the read-only instance that answers for stored records when the service is down."""
 DEFAULT_URL = "http://127.0.0.1:8080"
 
 
-def streamlit_command(*, host: str, port: int, api_url: str) -> tuple[list[str], dict[str, str]]:
+def streamlit_command(
+    *, host: str, port: int, api_url: str, history_url: str = ""
+) -> tuple[list[str], dict[str, str]]:
     """Arguments (absolute interpreter first) and additional environment of the console.
 
     Works from any working directory: settings are found beside the script.
@@ -28,4 +32,5 @@ def streamlit_command(*, host: str, port: int, api_url: str) -> tuple[list[str],
         str(port),
     ]
     # Read on the command line only, and by option parsing that comes before the file's.
-    return argv, {URL_VARIABLE: api_url, "STREAMLIT_RUNNER_POST_SCRIPT_GC": "false"}
+    env = {URL_VARIABLE: api_url, "STREAMLIT_RUNNER_POST_SCRIPT_GC": "false"}
+    return argv, env | ({HISTORY_VARIABLE: history_url} if history_url else {})

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime, timedelta, tzinfo
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
 
 from dashboard.client import AdminClient
 from dashboard.feed import Feed, Look
-from dashboard.launch import DEFAULT_URL, URL_VARIABLE
+from dashboard.launch import DEFAULT_URL, HISTORY_VARIABLE, URL_VARIABLE
 from dashboard.theme import Palette, palette
+from dashboard.window import CHOICES, CUSTOM, LIVE_RANGE, Window, fixed, relative
 
 REFRESH_S = 2.0
-RANGES: dict[str, timedelta] = {
-    "5m": timedelta(minutes=5),
-    "15m": timedelta(minutes=15),
-    "1h": timedelta(hours=1),
-    "6h": timedelta(hours=6),
-    "24h": timedelta(hours=24),
-}
-"""Choices of the time range; the first is kept in memory by the service, in finer steps."""
-LIVE_RANGE = "5m"
+ROLES = ("viewer", "operator", "admin")
+"""Each may do what those before it may."""
 LOCAL_TIME = "local"
 """Choice of the browser's own time zone."""
 ENVIRONMENT_VARIABLE = "CONDUCTOR_ENVIRONMENT"
@@ -53,6 +48,44 @@ def client() -> AdminClient:
     return feed().client
 
 
+@st.cache_resource(show_spinner=False)
+def _history(url: str) -> AdminClient:
+    return AdminClient(url)
+
+
+def history_url() -> str:
+    """Address of the read-only instance over the same records; empty without one."""
+    return os.environ.get(HISTORY_VARIABLE, "").rstrip("/")
+
+
+def reader() -> AdminClient:
+    """Where stored records are read: the service, or its read-only twin while it is down."""
+    last = feed().look()
+    if last.error and not last.unreadable and history_url():
+        return _history(history_url())
+    return client()
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who reads, and what that person may do."""
+
+    name: str = ""
+    role: str = ROLES[-1]
+
+
+def user() -> User:
+    """The signed-in reader; an installation without sign-in is open to everybody."""
+    found: User | None = st.session_state.get("user")
+    return found or User()
+
+
+def may(least: str) -> bool:
+    """Whether the reader's role is at least `least`."""
+    role = user().role
+    return role in ROLES and ROLES.index(role) >= ROLES.index(least)
+
+
 def live() -> bool:
     """Whether the pages follow the service."""
     return bool(st.session_state.get("live", True))
@@ -79,7 +112,16 @@ def look() -> Look:
 def chosen_range() -> str:
     """Key of the chosen time range."""
     found = st.session_state.get("range") or LIVE_RANGE
-    return found if found in RANGES else LIVE_RANGE
+    return found if found in CHOICES else LIVE_RANGE
+
+
+def window() -> Window:
+    """The stretch of time to show; while paused it stands still."""
+    held: Look | None = st.session_state.get("held_look")
+    end = held.good_at if held is not None and held.good_at and not live() else now()
+    if chosen_range() != CUSTOM:
+        return relative(chosen_range(), end)
+    return fixed(st.session_state.get("from"), st.session_state.get("to"), end)
 
 
 def zone() -> tzinfo:

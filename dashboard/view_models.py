@@ -76,16 +76,23 @@ def connection_notice(look: Look, *, now: datetime, clock: str, url: str) -> Not
     return None
 
 
+def no_nodes_notice(state: wire.FleetState) -> Notice | None:
+    """Why there is no fleet to look at; None when there is one."""
+    if state.nodes:
+        return None
+    return Notice(
+        "none",
+        "No node is registered",
+        "Name nodes in the configuration (`[[nodes]]`), or register one: "
+        "`POST /admin/v1/nodes` with its `id` and `url`. "
+        "`conductor up` without nodes starts an emulated fleet.",
+    )
+
+
 def fleet_notice(state: wire.FleetState) -> Notice | None:
     """Why there is nothing to look at yet; None when there is."""
     if not state.nodes:
-        return Notice(
-            "none",
-            "No node is registered",
-            "Name nodes in the configuration (`[[nodes]]`), or register one: "
-            "`POST /admin/v1/nodes` with its `id` and `url`. "
-            "`conductor up` without nodes starts an emulated fleet.",
-        )
+        return no_nodes_notice(state)
     if not state.totals.decisions:
         return Notice(
             "none",
@@ -94,6 +101,16 @@ def fleet_notice(state: wire.FleetState) -> Notice | None:
             "or replay a trace with `conductor replay`.",
         )
     return None
+
+
+def forbidden_notice(least: str, role: str) -> Notice:
+    """Why a reader of this role does not see a page."""
+    return Notice(
+        "warn",
+        "This page is not for your role",
+        f"It needs the role `{least}`; you are `{role}`. Whoever administers the installation "
+        "can give you that role.",
+    )
 
 
 def freshness(look: Look, now: datetime) -> tuple[Level, str]:
@@ -114,6 +131,13 @@ def breaker_summary(state: wire.FleetState) -> tuple[Level, str]:
     if out:
         return "warn", f"{_plural(len(out), 'node')} out"
     return "ok", "all closed"
+
+
+def alert_summary(state: wire.FleetState) -> tuple[str, Level]:
+    """Number of known problems, with a level."""
+    found = problems(state, most=1000)
+    worst: Level = "bad" if any(level == "bad" for level, _ in found) else "warn"
+    return str(len(found)), worst if found else "ok"
 
 
 # -- tiles -------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from dashboard.components import heading, notice
 from dashboard.decision_detail import show_decision
 from dashboard.decision_filters import Filters, clear, filter_bar, query_of
 from dashboard.tables import decision_table
+from dashboard.window import words
 
 OPEN = "decision"
 """Query parameter with the id of the open decision."""
@@ -52,7 +53,7 @@ def main() -> None:
 def _loaded(filters: Filters) -> Loaded:
     """The page that answers the current question, from the session or from the service."""
     stack: list[str] = st.session_state.setdefault("cursors", [])
-    base = (filters, session.chosen_range())
+    base = (filters, _range_key())
     if st.session_state.get("asked") != base:
         st.session_state["asked"] = base
         stack.clear()
@@ -67,13 +68,18 @@ def _loaded(filters: Filters) -> Loaded:
     return fresh
 
 
+def _range_key() -> tuple[object, ...]:
+    """What a change of which makes another question; a moving window is one question."""
+    window = session.window()
+    return ("last", window.span) if window.span is not None else (window.start, window.end)
+
+
 def _read(filters: Filters, question: tuple[object, ...], cursor: str | None) -> Loaded:
     now, state = session.now(), session.look().state
     total = state.totals.decisions if state else 0
-    span = session.RANGES[session.chosen_range()]
-    query = query_of(filters, now=now, span=span, cursor=cursor)
+    query = query_of(filters, window=session.window(), cursor=cursor)
     try:
-        return Loaded(question, session.client().decisions(query), now, total)
+        return Loaded(question, session.reader().decisions(query), now, total)
     except ServiceError as e:
         return Loaded(question, None, now, total, error=str(e))
 
@@ -162,7 +168,8 @@ def _nothing(filters: Filters, state: wire.FleetState | None, *, deep: bool) -> 
 def _range_words(filters: Filters) -> str:
     if filters.q:
         return "The whole history was searched."
-    return f"Looked at the last {session.chosen_range()}; choose a longer range above."
+    shown = words(session.window(), session.zone())
+    return f"Looked at {shown} {session.zone_name()}; choose a longer range above."
 
 
 def _detail(decision_id: str) -> None:
@@ -185,7 +192,7 @@ def _read_detail(decision_id: str) -> wire.DecisionDetail | None:
     if held is not None and held.row.id == decision_id and dm.row_outcome(held.row) != "open":
         return held
     try:
-        found = session.client().decision(decision_id)
+        found = session.reader().decision(decision_id)
     except Refused as e:
         what = "No such decision" if e.status == 404 else "The decision could not be read"
         notice(vm.Notice("bad", what, str(e)))

@@ -6,45 +6,32 @@ import streamlit as st
 
 from core import wire
 from dashboard import figures, session
-from dashboard import format as fmt
 from dashboard import view_models as vm
 from dashboard.components import heading, notice, problem_list, tile_grid
 from dashboard.feed import Look
 from dashboard.live_plot import live_plot
+from dashboard.page import page
 from dashboard.tables import fleet_table, series_table
 
 
-def overview() -> None:
-    """The page's live part. Containers come first, so that nothing moves when one fills."""
-    top, body = st.container(), st.container()
-    look, zone = session.look(), session.zone()
-    clock = f"{fmt.clock(look.good_at, zone)} {session.zone_name()}" if look.good_at else ""
-    message = None
-    if session.live() or look.state is None:
-        message = vm.connection_notice(
-            look, now=session.now(), clock=clock, url=session.service_url()
-        )
-    with top:
-        if message is not None:
-            notice(message)
-        elif look.state is not None and (empty := vm.fleet_notice(look.state)) is not None:
-            notice(empty)
-    if look.state is not None and look.state.nodes:
-        with body:
-            _body(look.state, _series(look))
+def overview(state: wire.FleetState) -> None:
+    """The page's live part."""
+    if (idle := vm.fleet_notice(state)) is not None:
+        notice(idle)
+    _body(state, _series(session.look()))
 
 
 def _series(look: Look) -> wire.Series | None:
-    chosen = session.chosen_range()
-    if chosen == session.LIVE_RANGE:
+    window = session.window()
+    if window.in_memory:
         return look.live
-    return session.feed().past(session.RANGES[chosen])
+    return session.feed().past(window)
 
 
 def _body(state: wire.FleetState, series: wire.Series | None) -> None:
     tile_grid(vm.tiles(state))
     left, right = st.columns([7, 4], gap="medium")
-    span = session.chosen_range() != session.LIVE_RANGE
+    span = not session.window().in_memory
     with left:
         what = "requests placed a minute" if span else "load"
         heading("Nodes over time", f"{what}, busiest on top, {session.zone_name()}")
@@ -83,4 +70,4 @@ def _charts(series: wire.Series) -> None:
         live_plot(figures.traffic(series, p, zone=zone), key="traffic", alt="Traffic")
 
 
-st.fragment(overview, run_every=session.refresh_every(), key="overview")()
+page(overview, key="overview")

@@ -177,7 +177,8 @@ def test_a_deep_link_restores_range_zone_filters_and_decision(
 def test_a_row_opens_its_decision(plain: Watched, stack: Stack) -> None:
     page = plain.page
     page.goto(stack.console_url)
-    page.get_by_role("link", name="Decisions").click()
+    page.get_by_test_id("stTopNavSection").filter(has_text="History").click()
+    page.locator("a", has_text="Decisions").click()
     page.get_by_role("radio", name="1h").click(force=True)
     table = page.get_by_test_id("stDataFrame").first
     expect(table).to_be_visible()

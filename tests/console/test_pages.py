@@ -59,7 +59,8 @@ def test_overview_of_a_working_fleet(monkeypatch: pytest.MonkeyPatch, stack: Sta
     found = text(at)
     assert charts(at) == 4
     assert found.count("class='cd-tile ") == 6
-    assert "min_ttft · revision 1" in found
+    assert "<i>policy</i><b>min_ttft</b>" in found
+    assert "<i>revision</i><b>1</b>" in found
     fleet = at.dataframe[0].value
     assert set(fleet["Node"]) == {"prefill-1", "decode-2", "both-3"}
     assert set(fleet["State"]) == {"✓ healthy"}
@@ -71,6 +72,18 @@ def test_a_longer_range_reads_stored_minutes(monkeypatch: pytest.MonkeyPatch, st
     until(at, lambda: charts(at) == 4)
     assert "requests placed a minute" in text(at)
     until(at, lambda: at.dataframe[1].value["Requests"].sum() >= 12)
+
+
+def test_a_fixed_window_comes_from_the_address(
+    monkeypatch: pytest.MonkeyPatch, stack: Stack
+) -> None:
+    ends = {"from": "2026-03-01T10:00", "to": "2026-03-01T12:30"}
+    at = opened(monkeypatch, stack.url, range="custom", **ends)
+    until(at, lambda: charts(at) == 4)
+    assert "01 Mar 10:00 to 01 Mar 12:30 UTC" in text(at)
+    assert {name: at.query_params[name] for name in ends} == ends
+    at.segmented_control(key="range").set_value("1h").run()
+    assert "01 Mar" not in text(at)
 
 
 def test_overview_of_an_empty_service(monkeypatch: pytest.MonkeyPatch, empty_stack: Stack) -> None:

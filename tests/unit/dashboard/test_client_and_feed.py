@@ -15,6 +15,7 @@ from dashboard import feed as feed_module
 from dashboard.client import AdminClient, Refused, Unreachable, Unreadable
 from dashboard.feed import Feed
 from dashboard.launch import streamlit_command
+from dashboard.window import fixed, relative
 
 GOOD = {
     "/admin/v1/state": (200, state(node("a")).model_dump_json()),
@@ -121,10 +122,11 @@ def test_feed_fetches_history_when_it_is_asked_for(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(feed_module, "TICK_S", 0.02)
     monkeypatch.setattr(feed_module, "INTEREST_S", 0.3)
     answers = dict(GOOD)
-    hour = timedelta(hours=1)
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    hour = relative("1h", now)
     with serving(answers) as url:
         client = AdminClient(url)
-        feed = Feed(client, wall=lambda: datetime(2026, 3, 1, tzinfo=UTC))
+        feed = Feed(client, wall=lambda: now)
         feed.look()
         until(lambda: feed.past(hour) is not None)
         until(lambda: feed._thread is None)
@@ -132,6 +134,28 @@ def test_feed_fetches_history_when_it_is_asked_for(monkeypatch: pytest.MonkeyPat
     asked = [a for a in answers["asked"] if "minutes" in a]
     assert len(asked) == 1
     assert "since=2026-02-28T23" in asked[0]
+
+
+def test_a_fixed_window_is_read_once_and_with_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "TICK_S", 0.02)
+    monkeypatch.setattr(feed_module, "INTEREST_S", 0.3)
+    monkeypatch.setattr(feed_module, "HISTORY_EVERY_S", 0.01)
+    answers = dict(GOOD)
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    stretch = fixed(now - timedelta(hours=3), now - timedelta(hours=2), now)
+    with serving(answers) as url:
+        client = AdminClient(url)
+        feed = Feed(client, wall=lambda: now)
+        feed.look()
+        until(lambda: feed.past(stretch) is not None)
+        first = feed.look().tick
+        until(lambda: feed.look().tick > first + 3)
+        until(lambda: feed._thread is None)
+        client.close()
+    asked = [a for a in answers["asked"] if "minutes" in a]
+    assert len(asked) == 1
+    assert "since=2026-02-28T21" in asked[0]
+    assert "until=2026-02-28T22" in asked[0]
 
 
 def test_command_is_absolute_and_carries_the_service() -> None:

@@ -8,6 +8,7 @@ from core import wire
 from core.domain import OutcomeKind, Reason
 from dashboard import decision_models as dm
 from dashboard.decision_filters import Filters, query_of
+from dashboard.window import fixed, relative
 
 
 def test_every_outcome_the_api_takes_can_be_chosen_and_shown() -> None:
@@ -94,10 +95,14 @@ def test_prediction_table_divides_only_what_was_observed() -> None:
 
 
 def test_filters_become_a_query_and_an_id_searches_all_history() -> None:
-    span = timedelta(minutes=5)
-    query = query_of(Filters(node="a", outcome="open"), now=NOON, span=span, cursor="c")
-    assert (query.since, query.node, query.outcome, query.cursor) == (NOON - span, "a", "open", "c")
-    assert query_of(Filters(q="abc"), now=NOON, span=span, cursor=None).since is None
+    last, start = relative("5m", NOON), NOON - timedelta(minutes=5)
+    query = query_of(Filters(node="a", outcome="open"), window=last, cursor="c")
+    assert (query.since, query.node, query.outcome, query.cursor) == (start, "a", "open", "c")
+    assert query.until is None
+    stretch = fixed(start, NOON, NOON)
+    assert query_of(Filters(), window=stretch, cursor=None).until == NOON
+    found = query_of(Filters(q="abc"), window=stretch, cursor=None)
+    assert (found.since, found.until) == (None, None)
     assert Filters().empty
 
 
