@@ -1,4 +1,4 @@
-"""`conductor nodes`, `drain`, `undrain`, `trip`, `reset`, `hot`: the nodes of a running service.
+"""`conductor nodes`, `drain`, `undrain`, `trip`, `reset`: the nodes of a running service.
 
 They talk to the admin API; a service that is not there, or refuses, ends with one line and
 code 1. With --json standard output holds the API's answer and nothing else.
@@ -41,13 +41,13 @@ class Refused(ConductorError):
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
-    for command in (nodes, drain, undrain, trip, reset, hot):
+    for command in (nodes, drain, undrain, trip, reset):
         app.command()(command)
 
 
 def nodes(url: Url = DEFAULT_URL, json: Json = False) -> None:
     """List the nodes: health, breaker, drain, load, cache, notes."""
-    found = _call(url, "GET", "/nodes", wire.NodeList)
+    found = call(url, "GET", "/nodes", wire.NodeList)
     table = Table("node", "role", "state", "breaker", "in flight", "load", "queue", "weight",
                   "cached", "note")  # fmt: skip
     for n in found.nodes:
@@ -56,7 +56,7 @@ def nodes(url: Url = DEFAULT_URL, json: Json = False) -> None:
             f"{n.load.load:.2f}", f"{n.load.queue_s:.2f} s", f"{n.weight:g}",
             f"{n.cached_tokens:,}", "" if n.note is None else n.note.text,
         )  # fmt: skip
-    _print(found, json, table)
+    show(found, json, table)
 
 
 def drain(
@@ -73,13 +73,13 @@ def drain(
 
     Code 1 where they have not when the time is over; the drain goes on.
     """
-    asked = {"reason": reason, "author": author or _author()}
-    view = _call(url, "POST", f"{_path(node)}/drain", wire.NodeView, asked)
+    asked = {"reason": reason, "author": author_or_me(author)}
+    view = call(url, "POST", f"{_path(node)}/drain", wire.NodeView, asked)
     end = time.monotonic() + wait
     while not _drained(view) and time.monotonic() < end:
         time.sleep(min(_POLL_S, wait))
-        view = _call(url, "GET", _path(node), wire.NodeView)
-    _print(view, json, f"{view.id}: {state_of(view)}")
+        view = call(url, "GET", _path(node), wire.NodeView)
+    show(view, json, f"{view.id}: {state_of(view)}")
     if wait and not _drained(view):
         raise typer.Exit(1)
 
@@ -92,9 +92,9 @@ def undrain(
     json: Json = False,
 ) -> None:
     """Place requests on a node again."""
-    asked = {"reason": reason, "author": author or _author()}
-    view = _call(url, "POST", f"{_path(node)}/undrain", wire.NodeView, asked)
-    _print(view, json, f"{view.id}: {state_of(view)}")
+    asked = {"reason": reason, "author": author_or_me(author)}
+    view = call(url, "POST", f"{_path(node)}/undrain", wire.NodeView, asked)
+    show(view, json, f"{view.id}: {state_of(view)}")
 
 
 def trip(
@@ -126,20 +126,6 @@ def reset(
     """Close a node's breaker, or (--global) the global one."""
     action = "reset" if hold is None else "hold"
     _switch(url, node, everything, action, reason, hold, author, json)
-
-
-def hot(
-    limit: Annotated[int, typer.Option(min=1, max=500, help="How many.")] = 20,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
-    """List the prefixes that are asked for most, and who holds them."""
-    found = _call(url, "GET", f"/cache/hot?limit={limit}", wire.HotPrefixes)
-    table = Table("prefix", "tokens", "per second", "hits", "holders")
-    for p in found.prefixes:
-        held = ", ".join(p.holders) or "nobody"
-        table.add_row(p.key, f"{p.tokens:,}", f"{p.rate_per_s:.2f}", f"{p.hits:.0f}", held)
-    _print(found, json, table)
 
 
 def state_of(n: wire.NodeView) -> str:
@@ -181,16 +167,16 @@ def _switch(
     if (node is None) is not everything:
         raise BadRequest("node: give a node's id, or --global", field="node")
     asked: dict[str, Any] = {"action": action, "reason": reason, "seconds": seconds}
-    asked["author"] = author or _author()
+    asked["author"] = author_or_me(author)
     if node is None:
-        breaker = _call(url, "POST", "/breaker", wire.BreakerView, asked)
-        _print(breaker, json, f"global breaker: {breaker_text(breaker)}")
+        breaker = call(url, "POST", "/breaker", wire.BreakerView, asked)
+        show(breaker, json, f"global breaker: {breaker_text(breaker)}")
         return
-    view = _call(url, "POST", f"{_path(node)}/breaker", wire.NodeView, asked)
-    _print(view, json, f"{view.id}: {breaker_text(view.breaker)}")
+    view = call(url, "POST", f"{_path(node)}/breaker", wire.NodeView, asked)
+    show(view, json, f"{view.id}: {breaker_text(view.breaker)}")
 
 
-def _call(
+def call(
     url: str, method: str, path: str, kind: type[Answer], body: dict[str, Any] | None = None
 ) -> Answer:
     """One request to the admin API; Refused with the service's own words."""
@@ -214,14 +200,18 @@ def _path(node: str) -> str:
     return f"/nodes/{quote(node, safe='')}"
 
 
-def _author() -> str:
+def author_or_me(author: str) -> str:
+    """The given author, or the user who runs the command."""
+    if author:
+        return author
     try:
         return getpass.getuser()
     except (KeyError, OSError):
         return "cli"
 
 
-def _print(found: BaseModel, json: bool, shown: str | Table) -> None:
+def show(found: BaseModel, json: bool, shown: str | Table) -> None:
+    """Print the answer as JSON, or what was made of it."""
     if json:
         typer.echo(found.model_dump_json(indent=2))
     elif isinstance(shown, str):

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
-from core import admin_cli
+from core import admin_cli, cache_cli
 from core.control import cli as control
 from core.errors import ConductorError, UsageError
 from core.settings import load_settings
@@ -192,6 +192,7 @@ def _print_pairs(pairs: Iterator[tuple[str, str]]) -> None:
 simulation.register(app)
 control.register(app)
 admin_cli.register(app)
+cache_cli.register(app)
 storage_cli.register(app)
 
 

@@ -184,6 +184,14 @@ class NodeSpec:
     """Model FLOPs utilisation of prefill; None takes the profile's."""
     engine_group: str = ""
     """Nodes of one server (data-parallel ranks) share this; else empty."""
+    pipeline_group: str = ""
+    """Nodes with equal non-empty values can compute one prompt together, stage by stage."""
+    kv_store: str = ""
+    """Shared KV store behind the engine: mooncake or lmcache; empty for none."""
+    kv_store_url: str = ""
+    """Address of LMCache's controller, http://host:port; without it its store is only read."""
+    kv_store_instance: str = ""
+    """Name of the engine's LMCache instance at that controller."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

@@ -116,6 +116,14 @@ class NodeSettings(_Part):
     kv_transfer: str = Field(
         default="", description="P/D connector (nixl, bootstrap); equal names can work together"
     )
+    pipeline_group: str = Field(
+        default="", description="nodes of equal names can share one long prefill (emulated only)"
+    )
+    kv_store: Literal["", "mooncake", "lmcache"] = Field(
+        default="", description="shared KV store behind the engine"
+    )
+    kv_store_url: str = Field(default="", description="LMCache's controller, http://host:port")
+    kv_store_instance: str = Field(default="", description="its LMCache instance there")
 
     @field_validator("url")
     @classmethod
@@ -148,6 +156,15 @@ class LimitSettings(_Part):
     retry_share: float = Field(default=0.2, ge=0, le=1, description="retries over requests")
     retry_min: int = Field(default=3, ge=0, description="retries always allowed in ten seconds")
     drain_s: float = Field(default=120.0, ge=0, description="s; wait for streams when stopping")
+    prompt_memory_bytes: int = Field(
+        default=64 << 20, ge=0, description="bytes; recent prompts kept to copy hot prefixes from"
+    )
+    queue_max: int = Field(
+        default=4096, ge=1, description="requests waiting for a node (admission.mode = queue)"
+    )
+    queue_bytes_max: int = Field(
+        default=256 << 20, ge=1024, description="bytes; bodies of waiting requests"
+    )
 
 
 class ProbeSettings(_Part):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 
 def number(
@@ -215,6 +215,9 @@ class Migration:
     """Hot-prefix replication (spec 8)."""
 
     enabled: bool = flag(False, "replicate hot prefixes", "S1 7")
+    dry_run: bool = flag(False, "plan and show replicas, but start none")
+    scan_s: float = number(2.0, 0.1, 600.0, "s", "between two looks at the hot prefixes")
+    concurrent_max: int = number(4, 1, 1000, "plans", "carried out at once")
     rate_min_per_s: float = number(0.5, 0.0, 1e6, "1/s", "access rate that makes a prefix hot")
     load_ratio: float = number(1.2, 1.0, 100.0, "ratio", "holder load over cluster mean", "S1 7.2")
     window_s: float = number(60.0, 1.0, 3600.0, "s", "decay window of the access rate")
@@ -223,6 +226,13 @@ class Migration:
     plans_per_minute: int = number(60, 1, 100_000, "plans/min", "most plans started")
     backoff_s: float = number(30.0, 0.0, 3600.0, "s", "wait after a failed or done plan")
     min_tokens: int = number(512, 1, 10_000_000, "tokens", "shortest prefix worth moving")
+
+    @property
+    def mode(self) -> Literal["off", "dry_run", "on"]:
+        """off, dry_run or on."""
+        if not self.enabled:
+            return "off"
+        return "dry_run" if self.dry_run else "on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,6 +158,9 @@ def limits(s: LimitSettings, registration: RegistrationSettings) -> Limits:
         retry_share=s.retry_share,
         retry_min=s.retry_min,
         drain_s=s.drain_s,
+        prompt_memory_bytes=s.prompt_memory_bytes,
+        queue_max=s.queue_max,
+        queue_bytes_max=s.queue_bytes_max,
         allowed_networks=networks(registration.allowed_networks),
     )
 

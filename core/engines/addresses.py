@@ -95,6 +95,8 @@ def addresses_of(spec: NodeSpec) -> list[tuple[str, Address]]:
         if spec.events.replay is not None:
             field = "events.replay"
             found.append((field, parse_endpoint(spec.events.replay, field=field)))
+    if spec.kv_store_url:
+        found.append(("kv_store_url", parse_url(spec.kv_store_url, field="kv_store_url")))
     return found
 
 

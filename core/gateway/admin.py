@@ -24,6 +24,7 @@ from core.gateway.admin_events import event_routes
 from core.gateway.admin_evidence import evidence_routes
 from core.gateway.admin_lab import lab_routes
 from core.gateway.admin_nodes import node_routes
+from core.gateway.moves.routes import migration_routes
 from core.ports import RecordStore, StoredDecision
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def create_admin(service: Service) -> FastAPI:
     app.include_router(control_routes(service), prefix=wire.API_PREFIX)
     app.include_router(evidence_routes(service), prefix=wire.API_PREFIX)
     app.include_router(lab_routes(service), prefix=wire.API_PREFIX)
+    app.include_router(migration_routes(service), prefix=wire.API_PREFIX)
     _install_errors(app, service)
     install_stale(app, service)
     return app

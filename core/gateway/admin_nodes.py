@@ -118,5 +118,9 @@ def _spec(asked: wire.NodeRegistration) -> NodeSpec:
         tenants=frozenset(asked.tenants),
         kv_transfer=asked.kv_transfer,
         can_fetch=asked.can_fetch,
+        pipeline_group=asked.pipeline_group,
+        kv_store=asked.kv_store,
+        kv_store_url=asked.kv_store_url.rstrip("/"),
+        kv_store_instance=asked.kv_store_instance,
         weight=asked.weight,
     )

@@ -45,6 +45,12 @@ class Limits:
     """Default and largest life of such a reservation."""
     drain_s: float = 120.0
     """Longest wait for streams when the service stops."""
+    prompt_memory_bytes: int = 64 * 1024 * 1024
+    """Recent prompts (ids and keys) kept while migration is on, to copy hot prefixes from."""
+    queue_max: int = 4_096
+    """Requests waiting for a node in queue mode."""
+    queue_bytes_max: int = 256 * 1024 * 1024
+    """Bodies of those."""
     ask_usage: bool = True
     """Ask streaming engines for usage where the client did not, and leave it out again."""
     thread_chars: int = 8_192

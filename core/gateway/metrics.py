@@ -32,6 +32,7 @@ _GROUPS = {
     "rejected": ("conductor_rejections", "Requests not placed, by code", "code"),
     "signal": ("conductor_decisions_by_signal", "Decisions by rung of degradation", "signal"),
     "retries": ("conductor_retries", "Further attempts: free, budgeted, or refused", "budget"),
+    "migration": ("conductor_migrations", "Copies of hot prefixes by state reached", "state"),
     "transition": ("conductor_transitions", "State changes of breakers, trust, health", "change"),
 }
 
@@ -120,6 +121,24 @@ class ServiceCollector(Collector):
         dropped = CounterMetricFamily("conductor_records_dropped", "Records given up")
         dropped.add_metric([], counters.dropped if counters else 0)
         yield dropped
+        yield from self._moves()
+
+    def _moves(self) -> Iterator[Metric]:
+        moves = self._service.moves
+        for name, text, value in (
+            ("migrations_live", "Copies planned or running", len(moves.live)),
+            ("prompt_memory_bytes", "Recent prompts kept for copies", moves.recent.nbytes),
+        ):
+            yield GaugeMetricFamily(f"conductor_{name}", text, value=float(value))
+        for name, text in (
+            ("moved_tokens", "Prefix tokens copied between nodes"),
+            ("moved_bytes", "Bytes of KV copied between nodes"),
+            ("computed_tokens", "Prefix tokens computed anew by copies"),
+        ):
+            yield CounterMetricFamily(f"conductor_migration_{name}", text, value=moves.totals[name])
+        yield CounterMetricFamily(
+            "conductor_prompt_memory_dropped", "Prompts forgotten", value=moves.recent.dropped
+        )
 
     def _nodes(self) -> Iterator[Metric]:
         service = self._service

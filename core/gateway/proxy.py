@@ -93,6 +93,7 @@ async def completion(service: Service, exchange: Exchange, flight: Flight) -> No
         lengths=service.lengths,
         ask_usage=service.limits.ask_usage,
     )
+    service.moves.saw(intake)
     await serve(service, exchange, flight, intake, arrived_s=arrived_s)
 
 

@@ -46,6 +46,7 @@ from core.gateway.intake import Names, OutputLengths
 from core.gateway.lifecycle import Lifecycle
 from core.gateway.limits import Limits
 from core.gateway.live import Live
+from core.gateway.moves.migrator import Migrator
 from core.gateway.problems import problems
 from core.gateway.upkeep import Upkeep
 from core.gateway.upstream import Upstream, make_session
@@ -141,6 +142,7 @@ class Service:
         self.control.on_act = lambda kind, data: self.feed.publish(kind, "", data, clock.wall())
         self.counters: Counter[str] = Counter()
         self.stopping = False
+        self.moves = Migrator(self)
         self._ids = 0
         self._active: set[str] = set()
         self._upstream: Upstream | None = None
@@ -155,6 +157,8 @@ class Service:
         self._upstream = Upstream(session)
         self._stack.push_async_callback(self.upkeep.stop)
         self.upkeep.start()
+        self._stack.push_async_callback(self.moves.stop)
+        self.moves.start()
         self._stack.push_async_callback(self.control.stop)
         self._stack.push_async_callback(asyncio.to_thread, self.lab.close)
         await self.control.start()

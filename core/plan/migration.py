@@ -179,6 +179,26 @@ class MigrationPlanner:
         drops = self._cooled(hot, by_slot, now, rate_of, dry_run)
         return Scan(plans=tuple(plans), drops=drops, held_back=held_back)
 
+    def by_hand(
+        self,
+        prefix: HotPrefix,
+        source: MigrationNode,
+        target: MigrationNode,
+        mean_load: float,
+        now: float,
+        *,
+        move_s: MoveSeconds,
+    ) -> MigrationPlan | None:
+        """Start what an operator asks for, without asking for benefit, room, budget or pause.
+
+        None where this prefix is on its way to this target already. A prefix that nobody holds
+        has its target for its source.
+        """
+        if (prefix.key, target.slot) in self._running:
+            return None
+        copies = len(prefix.holders) + self._moving(prefix.key)
+        return self._begun(self._planned(prefix, source, target, copies, mean_load, now, move_s))
+
     def finished(self, plan: MigrationPlan, now: float, *, ok: bool) -> None:
         """An executor reports the end of a plan; unknown or cancelled ones are ignored."""
         pair = (plan.key, plan.target)
@@ -331,6 +351,9 @@ class MigrationPlanner:
             held_back[reason] = held_back.get(reason, 0) + 1
             return None
         self._starts.spend(1.0, now)
+        return self._begun(plan)
+
+    def _begun(self, plan: MigrationPlan) -> MigrationPlan:
         self._serial += 1
         plan = replace(plan, id=self._serial)
         self._running[plan.key, plan.target] = plan

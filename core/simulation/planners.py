@@ -22,7 +22,6 @@ from core.simulation.results import Samples
 if TYPE_CHECKING:
     from core.simulation.world import World
 
-SCAN_EVERY_S = 2.0
 HOT_LIMIT = 20
 RECENT = 4096
 """Requests whose keys are remembered, to name all blocks of a hot prefix."""
@@ -43,7 +42,7 @@ class Planners:
         self.watching = world.scenario.samples > 0
         self.recent: deque[Sequence[int]] = deque(maxlen=RECENT)
         if self.migration is not None:
-            world.schedule(SCAN_EVERY_S, self._scan, None)
+            world.schedule(t.migration.scan_s, self._scan, None)
 
     def group(self, decision: Decision, now: float) -> CppPlan | None:
         """A pipeline group for the placed prompt, where that is on and better."""
@@ -70,12 +69,13 @@ class Planners:
             self._nodes(now),
             now,
             move_s=self._move_s,
+            dry_run=world.tunables.migration.dry_run,
         )
         self.counts["replica_drops"] += len(scan.drops)
-        for plan in scan.plans:
+        for plan in () if world.tunables.migration.dry_run else scan.plans:
             self._migrate(plan, now)
         if world.ended < len(world.workload):
-            world.schedule(now + SCAN_EVERY_S, self._scan, None)
+            world.schedule(now + world.tunables.migration.scan_s, self._scan, None)
 
     def _nodes(self, now: float) -> list[MigrationNode]:
         world = self.world

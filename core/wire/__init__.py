@@ -45,6 +45,9 @@ GET      /shadow, /canary, /guard        -> ShadowView, CanaryView, GuardView
 POST     /shadow/start, /canary/start    TrialAsk -> ShadowView, CanaryAsk -> CanaryView
 POST     /shadow/stop, /canary/stop      Why -> ShadowView, CanaryView
 GET      /events                         query: kind, after; Last-Event-ID -> text/event-stream
+GET      /migrations                     query: limit -> MigrationList
+POST     /migrations                     MigrationAsk -> MigrationView (202; 404, 409)
+POST     /migrations/{id}/cancel         MigrationCancel -> MigrationView
 GET      /cache/hot                      query: limit -> HotPrefixes
 GET      /cache/tree                     query: root, budget -> CacheTree
 =======  ==============================  =================================================
@@ -139,6 +142,13 @@ from core.wire.lab import (
     LabSource,
     LabSources,
 )
+from core.wire.migrations import (
+    MigrationAsk,
+    MigrationCancel,
+    MigrationList,
+    MigrationTotals,
+    MigrationView,
+)
 from core.wire.nodes import (
     ActionReason,
     BreakerAction,
@@ -202,6 +212,11 @@ __all__ = [
     "LabPoint",
     "LabSource",
     "LabSources",
+    "MigrationAsk",
+    "MigrationCancel",
+    "MigrationList",
+    "MigrationTotals",
+    "MigrationView",
     "MoveView",
     "NodeChange",
     "NodeList",

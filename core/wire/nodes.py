@@ -53,6 +53,14 @@ class NodeRegistration(Ask):
     """P/D connector; nodes with equal non-empty values can serve one request together."""
     can_fetch: bool = False
     """The node can pull KV blocks of a prefix from another node when told to."""
+    pipeline_group: str = Field(default="", max_length=64)
+    """Nodes of equal non-empty names can share one long prefill."""
+    kv_store: Literal["", "mooncake", "lmcache"] = ""
+    """Shared KV store behind the engine."""
+    kv_store_url: str = Field(default="", max_length=2048)
+    """LMCache's controller; without it its store is only read."""
+    kv_store_instance: str = Field(default="", max_length=128)
+    """The engine's LMCache instance at that controller."""
 
 
 class ActionReason(Ask):
