@@ -210,6 +210,10 @@ class Recorder:
         """Record a node as registered, and its state: active, draining or removed."""
         self._put(self._sink.put_node, spec, state, at)
 
+    def standing(self, name: str, data: Mapping[str, Any], at: datetime) -> None:
+        """Record what operators last said of a node or of the fleet."""
+        self._put(self._sink.put_standing, name, data, at)
+
     def drain(self, limit: int | None = None) -> int:
         """Render and hand on up to `limit` values (None: all); how many were taken."""
         count = len(self._queue) if limit is None else min(limit, len(self._queue))

@@ -137,6 +137,8 @@ class Roster:
         self.ledger.void(slot, int(self.fleet.generation[slot]))
         self.fleet.restart(node)
         self.index.forget(slot)
+        for event in self.breakers.restarted(slot, now):
+            self.note(event)
         self.note(
             TransitionEvent(
                 now_s=now, machine="node", node=node, before="running", after="running",

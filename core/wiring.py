@@ -22,10 +22,11 @@ from core.engines.supervisor import FleetSupervisor
 from core.engines.watch import WatchRules
 from core.errors import Invalid, UsageError
 from core.gateway.limits import Limits
+from core.gateway.restore import RESTORE_S, Restorer, StatedNode
 from core.gateway.service import Service
-from core.jobs import drained, telemetry_recorded
 from core.policy import get_policy
 from core.prompt import LocalTokenizer, Prompts
+from core.recording import TELEMETRY_S, drained, record_telemetry
 from core.settings import (
     LabSettings,
     LimitSettings,
@@ -78,16 +79,33 @@ async def running_service(
             node_notes=supervisor.notes,
             lab=lab_rules(settings.lab),
         )
-        async with (
-            drained(recorder),
-            telemetry_recorded(conductor, recorder, clock),
-            supervisor,
-            service,
-        ):
-            for node in settings.nodes:
-                await supervisor.add(node.spec(), discover_events=node.events != "off")
-                recorder.node(node.spec(), "active", clock.wall())
+        restorer = Restorer(service, stated_nodes(settings))
+        add_jobs(service, recorder, restorer)
+        async with drained(recorder), supervisor, service:
+            await restorer.start()
             yield service
+
+
+def add_jobs(service: Service, recorder: Recorder, restorer: Restorer) -> None:
+    """The process's periodic work that is not the gateway's own."""
+    jobs, conductor, clock = service.jobs, service.conductor, service.clock
+    jobs.add(
+        "telemetry",
+        lambda: record_telemetry(conductor, recorder, clock),
+        every_s=TELEMETRY_S,
+        what="record every node's gauges",
+    )
+    jobs.add(
+        "restore",
+        restorer.again,
+        every_s=RESTORE_S,
+        what="nodes and cordons of before the start, while the store could not be read",
+    )
+
+
+def stated_nodes(settings: Settings) -> list[StatedNode]:
+    """The nodes of the settings."""
+    return [StatedNode(n.spec(), discover_events=n.events != "off") for n in settings.nodes]
 
 
 def start_tunables(settings: Settings) -> Tunables:
@@ -232,5 +250,5 @@ def configure_logging(level: str, *, json: bool) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for name in ("httpx", "uvicorn.access", "alembic"):
+    for name in ("httpx", "uvicorn.access", "alembic", "apscheduler"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -65,7 +65,9 @@ class Inserter:
         with self._engine.begin() as connection:
             _mark(connection, batch)
             return sum(
-                _insert(connection, name, rows) if name == "nodes" else copy(connection, name, rows)
+                _insert(connection, name, rows)
+                if name in _REFRESH
+                else copy(connection, name, rows)
                 for name, rows in batch.items()
             )
 
@@ -172,9 +174,16 @@ def _insert_sql(name: str, marker: str) -> str:
     return f"INSERT INTO {name} ({_names(name)}) VALUES ({values}) ON CONFLICT {_CONFLICT[name]}"
 
 
-_REFRESH = (
-    "(id) DO UPDATE SET spec = excluded.spec, state = excluded.state,"
-    " updated_us = excluded.updated_us WHERE excluded.updated_us >= nodes.updated_us"
-)
-_CONFLICT = {name: _REFRESH if name == "nodes" else "DO NOTHING" for name in COLUMNS}
+_REFRESH = {
+    "nodes": (
+        "(id) DO UPDATE SET spec = excluded.spec, state = excluded.state,"
+        " updated_us = excluded.updated_us WHERE excluded.updated_us >= nodes.updated_us"
+    ),
+    "standings": (
+        "(name) DO UPDATE SET data = excluded.data, updated_us = excluded.updated_us"
+        " WHERE excluded.updated_us >= standings.updated_us"
+    ),
+}
+"""Tables whose rows say what holds now: a later row replaces an earlier one."""
+_CONFLICT = {name: _REFRESH.get(name, "DO NOTHING") for name in COLUMNS}
 assert all(set(names) == set(metadata.tables[name].c.keys()) for name, names in COLUMNS.items())

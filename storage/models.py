@@ -1,9 +1,9 @@
 """The schema of the records: nodes, decisions, outcomes, telemetry, events, revisions.
 
-Rows are only ever inserted (nodes apart), so that a batch can be stored twice without harm, and
-by COPY. Times are microseconds since 1970, UTC; JSON is text, because nothing is queried inside
-it. An outcome stands in its own table: it comes later than its decision, or earlier when batches
-cross, and is joined by the decision's id.
+Rows are only ever inserted (nodes and standings apart), so that a batch can be stored twice
+without harm, and by COPY. Times are microseconds since 1970, UTC; JSON is text, because nothing
+is queried inside it. An outcome stands in its own table: it comes later than its decision, or
+earlier when batches cross, and is joined by the decision's id.
 
 On Postgres decisions and outcomes are partitioned by day, so the key of decisions begins with the
 time there; one id has one time, so it is unique all the same.
@@ -185,6 +185,16 @@ nodes = Table(
     _required("updated_us", BigInteger),
     PrimaryKeyConstraint("id"),
 )
+
+standings = Table(
+    "standings",
+    metadata,
+    Column("name", key_text(), nullable=False),
+    _required("data", Text),
+    _required("updated_us", BigInteger),
+    PrimaryKeyConstraint("name"),
+)
+"""What operators last said of a node (its id) or of the whole fleet (a name with a colon)."""
 
 node_telemetry = Table(
     "node_telemetry",

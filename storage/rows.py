@@ -17,6 +17,7 @@ from core.ports import (
     OutcomeRecord,
     RevisionRecord,
     ScheduledRecord,
+    StandingRecord,
     StoredDecision,
     StoredNode,
 )
@@ -40,6 +41,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "outcomes": tuple(_RENAMED.get(f, f) for f in OutcomeRecord.__struct_fields__),
     "node_telemetry": ("at_us", "node", *_READING),
     "events": ("id", "at_us", "kind", "node", "data"),
+    "standings": ("name", "data", "updated_us"),
 }
 """Tables the sink fills, in the order they are filled, and the order of their rows' values."""
 TIME_AT = {"decisions": 1, "outcomes": 1}
@@ -76,6 +78,11 @@ def node_values(spec: NodeSpec, state: str, at: datetime) -> Values:
     """The `nodes` row of a registered node, seen first and last at `at`."""
     at_us = to_micros(at)
     return (spec.id, _json(spec), state, at_us, at_us)
+
+
+def standing_values(name: str, data: Mapping[str, Any], at: datetime) -> Values:
+    """The `standings` row of what was last said at `at`; TypeError where it is not JSON."""
+    return (name, _json(data), to_micros(at))
 
 
 def mended(values: Values) -> Values:
@@ -165,6 +172,12 @@ def to_node(row: RowMapping) -> StoredNode:
         first_seen_at=from_micros(row["first_seen_us"]),
         updated_at=from_micros(row["updated_us"]),
     )
+
+
+def to_standing(row: RowMapping) -> StandingRecord:
+    """A record from a `standings` row."""
+    at = from_micros(row["updated_us"])
+    return StandingRecord(name=row["name"], data=msgspec.json.decode(row["data"]), at=at)
 
 
 def to_revision(row: RowMapping) -> RevisionRecord:

@@ -21,6 +21,7 @@ from core.ports import (
     ReplicaRecord,
     RevisionRecord,
     ScheduledRecord,
+    StandingRecord,
     StoreCounts,
     StoredDecision,
     StoredNode,
@@ -103,6 +104,11 @@ class Store:
         """Every node ever registered, by id."""
         with self._reading() as connection:
             return telemetry.registered_nodes(connection)
+
+    def standings(self) -> Sequence[StandingRecord]:
+        """What operators last said of nodes and of the fleet, by name."""
+        with self._reading() as connection:
+            return telemetry.standings_by_name(connection)
 
     def revisions(self, *, limit: int = 100) -> Sequence[RevisionRecord]:
         """Configuration revisions, newest first."""

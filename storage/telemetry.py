@@ -7,9 +7,9 @@ from datetime import datetime
 from sqlalchemy import Connection, select
 
 from core.errors import BadRequest
-from core.ports import EventRecord, StoredNode, TelemetryPoint
-from storage.models import events, node_telemetry, nodes
-from storage.rows import to_event, to_node, to_reading
+from core.ports import EventRecord, StandingRecord, StoredNode, TelemetryPoint
+from storage.models import events, node_telemetry, nodes, standings
+from storage.rows import to_event, to_node, to_reading, to_standing
 from storage.types import from_micros, to_micros
 
 _HIGH = "\U0010ffff"
@@ -63,6 +63,12 @@ def registered_nodes(connection: Connection) -> list[StoredNode]:
     """Every node ever registered, by id."""
     rows = connection.execute(select(nodes).order_by(nodes.c.id)).mappings()
     return [to_node(row) for row in rows]
+
+
+def standings_by_name(connection: Connection) -> list[StandingRecord]:
+    """What operators last said, by name."""
+    rows = connection.execute(select(standings).order_by(standings.c.name)).mappings()
+    return [to_standing(row) for row in rows]
 
 
 def _check_limit(limit: int, largest: int) -> None:

@@ -55,6 +55,7 @@ _KEYS = {
     "nodes": ("id",),
     "revisions": ("number",),
     "scheduled_changes": ("id",),
+    "standings": ("name",),
 }
 NAMES = (*_KEYS, AUDIT)
 """What can be exported; all but `audit` can be imported."""

@@ -138,6 +138,10 @@ class Writer:
         """Keep a node as registered, with its life-cycle state."""
         self._put("nodes", rows.node_values, spec, state, at)
 
+    def put_standing(self, name: str, data: Mapping[str, Any], at: datetime) -> None:
+        """Keep what operators last said of `name`; `data` must be JSON-serialisable."""
+        self._put("standings", rows.standing_values, name, data, at)
+
     def counters(self) -> SinkCounters:
         """Figures for metrics and the console."""
         batch, spool, now_s = self._batch, self._spool.counters(), self._clock.now()

@@ -6,7 +6,6 @@ Reads and the hooks of the request path never wait for the store.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -70,38 +69,20 @@ class ControlPlane(TrialActs):
             lag_s=lag_s,
             timer=timer,
         )
-        self.failures = 0
         self.last_error = ""
         self.rollbacks = 0
-        self._loop: asyncio.Task[None] | None = None
         self._reload_at_s = 0.0
 
     # -- life ------------------------------------------------------------------------------
 
-    async def start(self, *, period_s: float = PERIOD_S) -> None:
-        """Take up the newest stored revision, and begin to watch the clock."""
+    async def start(self) -> None:
+        """Take up the newest stored revision; whoever starts it calls `tick` every `PERIOD_S`."""
         await self._try_load(self._clock.now())
-        self._loop = asyncio.create_task(self._run(period_s), name="control")
 
     async def stop(self) -> None:
         """End; acts under way are finished."""
-        if self._loop is not None:
-            self._loop.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._loop
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _run(self, period_s: float) -> None:
-        while True:
-            await asyncio.sleep(period_s)
-            try:
-                await self.tick(self._clock.now())
-            except Exception as error:
-                # The clock must go on over one bad round; the next one tries again.
-                self.failures += 1
-                self.last_error = f"{type(error).__name__}: {error}"[:300]
-                log.exception("control round failed")
 
     async def tick(self, now: float) -> None:
         """One round: what is due, what the guard says."""

@@ -160,6 +160,22 @@ class BreakerBoard:
         (self._dead.add if dead else self._dead.discard)(slot)
         self._stale = True
 
+    def restarted(self, slot: Slot, now: float) -> tuple[TransitionEvent, ...]:
+        """A new process serves at the node: what its predecessor did is not held against it.
+
+        What an operator set stays. The backoff stays too, so that a node that crashes again and
+        again is left alone for longer each time it fails.
+        """
+        self.allowed(now)
+        breaker = self._nodes.get(slot)
+        if breaker is not None and breaker.state in EJECTED:
+            streak = breaker.switch.streak
+            self._move(breaker, Signal.RESET, now, "engine_restarted")
+            breaker.switch.streak = streak
+        elif breaker is not None and breaker.state is State.CLOSED:
+            breaker.entered(self._next())
+        return self.tick(now)
+
     def switch(self, slot: Slot) -> Switch:
         """State, timer, reason and actor of a slot, to read; KeyError where no node stands."""
         return self._nodes[slot].switch

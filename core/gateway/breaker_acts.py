@@ -51,11 +51,13 @@ class _OfNode:
 def switch_node(service: Service, node: NodeId, asked: wire.BreakerAction) -> None:
     """Trip, reset or hold a node's breaker. NotFound for the node, Invalid names a field."""
     _switch(service, _OfNode(service, node), asked)
+    service.lifecycle.save(node)
 
 
 def switch_global(service: Service, asked: wire.BreakerAction) -> None:
     """Trip, reset or hold the global breaker. Invalid names a field."""
     _switch(service, service.conductor.detector.breaker, asked)
+    service.lifecycle.save_fleet()
 
 
 def _switch(service: Service, machine: Machine, asked: wire.BreakerAction) -> None:

@@ -60,7 +60,7 @@ class Indexer:
         if key in self._publishers:
             raise Conflict(f"{_name(publisher)} is registered already", field="instance_id")
         self._service.conductor.index.on_tokens = self.book.learn
-        await self._service.add_node(spec)
+        await self._service.add_node(spec, origin="publisher")
         self._service.conductor.drain(spec.id, True, self._service.clock.now())
         self._publishers[key] = self._by_node[spec.id] = publisher
 

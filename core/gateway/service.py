@@ -20,6 +20,7 @@ from core.audit import OpenDecision, Recorder
 from core.clock import Clock
 from core.conductor import Conductor
 from core.control.lab import Lab, LabRules
+from core.control.plane import PERIOD_S as CONTROL_S
 from core.control.plane import ControlPlane
 from core.domain import (
     Decision,
@@ -48,8 +49,10 @@ from core.gateway.limits import Limits
 from core.gateway.live import Live
 from core.gateway.moves.migrator import Migrator
 from core.gateway.problems import problems
+from core.gateway.standing import Origin
 from core.gateway.upkeep import Upkeep
 from core.gateway.upstream import Upstream, make_session
+from core.jobs import Jobs
 from core.ports import RecordSink, RecordStore, SinkCounters
 from core.prompt import Prompts
 
@@ -57,7 +60,7 @@ from core.prompt import Prompts
 class FleetControl(Protocol):
     """Adds and removes nodes at run time, with their probes and event streams."""
 
-    async def add(self, spec: NodeSpec) -> object:
+    async def add(self, spec: NodeSpec, *, discover_events: bool = True) -> object:
         """Register the node and start watching it; Conflict for a known id."""
         ...
 
@@ -129,17 +132,10 @@ class Service:
         self.indexer = Indexer(self)
         self.lifecycle = Lifecycle(self)
         self.feed = EventFeed()
+        self.jobs = Jobs(clock)
         self.upkeep = Upkeep(self)
-        self.control = ControlPlane(
-            conductor,
-            clock,
-            store=store,
-            rng=random.Random(self.rng.getrandbits(64)),
-            record_event=lambda kind, data: self.record_event(kind, "", data),
-            lag_s=lambda: self.upkeep.lag_s,
-        )
+        self.control = self._control_plane()
         self.lab = Lab(lab or LabRules(), wall=clock.wall)
-        self.control.on_act = lambda kind, data: self.feed.publish(kind, "", data, clock.wall())
         self.counters: Counter[str] = Counter()
         self.stopping = False
         self.moves = Migrator(self)
@@ -149,6 +145,25 @@ class Service:
         self._stack = AsyncExitStack()
         if prompts.remote is None:
             prompts.remote = EngineTokenizer(self).ids
+
+    def _control_plane(self) -> ControlPlane:
+        clock = self.clock
+        plane = ControlPlane(
+            self.conductor,
+            clock,
+            store=self.store,
+            rng=random.Random(self.rng.getrandbits(64)),
+            record_event=lambda kind, data: self.record_event(kind, "", data),
+            lag_s=lambda: self.upkeep.lag_s,
+        )
+        plane.on_act = lambda kind, data: self.feed.publish(kind, "", data, clock.wall())
+        self.jobs.add(
+            "control",
+            lambda: plane.tick(clock.now()),
+            every_s=CONTROL_S,
+            what="changes that are due, the guard, trials",
+        )
+        return plane
 
     # -- life ------------------------------------------------------------------------------
 
@@ -162,6 +177,7 @@ class Service:
         self._stack.push_async_callback(self.control.stop)
         self._stack.push_async_callback(asyncio.to_thread, self.lab.close)
         await self.control.start()
+        await self._stack.enter_async_context(self.jobs)
         return self
 
     async def __aexit__(
@@ -288,9 +304,9 @@ class Service:
         """The adapter of a node's engine family."""
         return self.engines[spec.engine]
 
-    async def add_node(self, spec: NodeSpec) -> None:
+    async def add_node(self, spec: NodeSpec, *, origin: Origin = "api") -> None:
         """Register a node at run time. Conflict for a known id, Forbidden for its address."""
-        await self.lifecycle.add(spec)
+        await self.lifecycle.add(spec, origin=origin)
 
     async def remove_node(self, node: NodeId) -> None:
         """Take a node out; requests on it go on. NotFound for an unknown id."""

@@ -33,6 +33,9 @@ class Upkeep:
         self._task: asyncio.Task[None] | None = None
         self._lags: deque[float] = deque(maxlen=_LAGS)
         self._sample_at_s = -math.inf
+        self._loop = service.jobs.loop(
+            "upkeep", every_s=PERIOD_S, what="deadlines, timers of state machines, index sweep"
+        )
         self.failures = 0
 
     def start(self) -> None:
@@ -66,7 +69,8 @@ class Upkeep:
             self._lags.append(max(loop.time() - due, 0.0))
             due = max(due + PERIOD_S, loop.time())
             try:
-                self.beat(self._service.clock.now())
+                with self._loop.round():
+                    self.beat(self._service.clock.now())
             except Exception:
                 # The heartbeat must not stop over one bad beat; the counter is in the metrics.
                 self.failures += 1
@@ -78,6 +82,7 @@ class Upkeep:
         service.conductor.tick(now)
         self._note_events(service.conductor.take_events())
         service.lifecycle.beat(now)
+        service.jobs.hurry(now)
         service.flights.sweep(now)
         service.elsewhere.expire(now)
         service.conductor.index.sweep(_SWEEP_ENTRIES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from core.domain import NodeSpec, Telemetry
 from core.ports.records import DecisionRecord, OutcomeRecord
@@ -126,6 +127,15 @@ class StoredNode:
     state: str
     first_seen_at: datetime
     updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandingRecord:
+    """What operators last said of a node, or of the whole fleet (see `core.gateway.standing`)."""
+
+    name: str
+    data: Mapping[str, Any]
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

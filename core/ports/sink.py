@@ -62,6 +62,10 @@ class RecordSink(Protocol):
         """Keep a node as registered, with its life-cycle state (see `NODE_STATES`)."""
         ...
 
+    def put_standing(self, name: str, data: Mapping[str, Any], at: datetime) -> None:
+        """Keep what operators last said of `name`; `data` must be JSON-serialisable."""
+        ...
+
     def counters(self) -> SinkCounters:
         """Figures for metrics and the console."""
         ...

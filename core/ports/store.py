@@ -12,6 +12,7 @@ from core.ports.answers import (
     NodeShare,
     Page,
     ReplicaRecord,
+    StandingRecord,
     StoreCounts,
     StoredDecision,
     StoredNode,
@@ -95,6 +96,10 @@ class RecordStore(ControlStore, Protocol):
 
     def nodes(self) -> Sequence[StoredNode]:
         """Every node ever registered, by id."""
+        ...
+
+    def standings(self) -> Sequence[StandingRecord]:
+        """What operators last said of nodes and of the fleet, by name."""
         ...
 
     def replicas(self) -> Sequence[ReplicaRecord]:

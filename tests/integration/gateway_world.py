@@ -54,6 +54,7 @@ class MemorySink:
         self.outcomes: list[OutcomeRecord] = []
         self.events: list[tuple[str, str, dict]] = []
         self.nodes: list[tuple[str, str]] = []
+        self.standings: dict[str, dict] = {}
 
     def put_decision(self, record) -> None:
         self.decisions.append(record)
@@ -69,6 +70,9 @@ class MemorySink:
 
     def put_node(self, spec, state, at) -> None:
         self.nodes.append((spec.id, state))
+
+    def put_standing(self, name, data, at) -> None:
+        self.standings[name] = dict(data)
 
     def counters(self) -> SinkCounters:
         written = len(self.decisions) + len(self.outcomes)

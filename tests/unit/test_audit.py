@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -311,6 +312,9 @@ class ListSink:
 
     def put_node(self, spec: NodeSpec, state: str, at: datetime) -> None:
         self.rows.append(("node", spec.id, state))
+
+    def put_standing(self, name: str, data: Mapping[str, Any], at: datetime) -> None:
+        self.rows.append(("standing", name, dict(data)))
 
     def counters(self) -> SinkCounters:
         return SinkCounters(queued=0, written=len(self.rows), dropped=0, failures=0)

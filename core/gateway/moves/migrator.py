@@ -60,32 +60,34 @@ class Migrator:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lives: dict[Slot, int] = {}
         self._room = asyncio.Semaphore(self.rules.concurrent_max)
-        self._loop: asyncio.Task[None] | None = None
 
     # -- life ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to look; needs a running loop."""
-        self._loop = asyncio.create_task(self._run(), name="migration")
+        """Begin to look, as a job of the service."""
+        self._service.jobs.add(
+            "migration",
+            self._turn,
+            every_s=lambda: self._conductor.tunables.migration.scan_s,
+            what="look for hot prefixes, plan and start copies",
+        )
 
     async def stop(self) -> None:
         """Give up what runs, and end."""
-        tasks = [*self._tasks.values(), *([self._loop] if self._loop else [])]
+        self._service.jobs.drop("migration")
+        tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._loop = None
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(self._conductor.tunables.migration.scan_s)
-            try:
-                self.look(self._service.clock.now())
-            except Exception as error:
-                # The next look may do better; counter and message are in the API.
-                self.failures += 1
-                self.last_error = f"{type(error).__name__}: {error}"[:300]
-                log.exception("looking for hot prefixes failed")
+    def _turn(self) -> None:
+        try:
+            self.look(self._service.clock.now())
+        except Exception as error:
+            # The next look may do better; counter and message are in the API.
+            self.failures += 1
+            self.last_error = f"{type(error).__name__}: {error}"[:300]
+            raise
 
     def saw(self, intake: Intake) -> None:
         """A request came: remember its prompt, where copies of it may be wanted."""

@@ -331,3 +331,27 @@ def test_new_thresholds_apply_to_the_next_outcome():
     send(b, 0, ERROR, 1.0, 2)
     b.configure(Breaker(consecutive_failures=3))
     assert [e.after for e in send(b, 0, ERROR, 1.0)] == ["open"]
+
+
+def test_a_new_process_is_not_blamed_for_the_old_one():
+    b = board()
+    late = b.begin(Slot(0))
+    send(b, 0, ERROR, 0.5, 5)
+    assert state(b) is State.OPEN
+    (event,) = b.restarted(Slot(0), 1.0)
+    assert (event.before, event.after, event.cause) == ("open", "closed", "engine_restarted")
+    assert b.switch(Slot(0)).streak == 1  # the next opening lasts longer all the same
+    assert b.record(Slot(0), ERROR, 1.0, ticket=late) == ()
+    send(b, 0, ERROR, 1.0, 4)
+    assert b.restarted(Slot(0), 2.0) == ()
+    assert send(b, 0, ERROR, 2.0, 4) == []
+
+
+def test_a_restart_leaves_what_an_operator_set():
+    b = board()
+    b.trip(Slot(0), 1.0, reason="broken fan", actor="ada", for_s=60.0)
+    b.reset(Slot(1), 1.0, reason="needed", actor="ada", hold_s=60.0)
+    for slot in (0, 1):
+        assert b.restarted(Slot(slot), 2.0) == ()
+        assert b.switch(Slot(slot)).until_s == 61.0
+    assert (state(b, 0), state(b, 1)) == (State.TRIPPED, State.HELD)
