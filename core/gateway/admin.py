@@ -19,6 +19,7 @@ from core import wire
 from core.errors import BadRequest, ConductorError, Invalid, NotFound, StoreError
 from core.explain import explain
 from core.gateway import errors, overview, stored
+from core.gateway.admin_cache import cache_routes
 from core.gateway.admin_control import control_routes, install_stale
 from core.gateway.admin_events import event_routes
 from core.gateway.admin_evidence import evidence_routes
@@ -47,6 +48,7 @@ def create_admin(service: Service) -> FastAPI:
     app.state.service = service
     app.include_router(_live_routes(service), prefix=wire.API_PREFIX)
     app.include_router(node_routes(service), prefix=wire.API_PREFIX)
+    app.include_router(cache_routes(service), prefix=wire.API_PREFIX)
     app.include_router(_record_routes(service), prefix=wire.API_PREFIX)
     app.include_router(_tuning_routes(service), prefix=wire.API_PREFIX)
     app.include_router(event_routes(service), prefix=wire.API_PREFIX)
@@ -65,16 +67,6 @@ def _live_routes(service: Service) -> APIRouter:
     @router.get("/state")
     async def state() -> wire.FleetState:
         return overview.fleet_state(service)
-
-    @router.get("/cache/hot")
-    async def hot(limit: Annotated[int, Query(ge=1, le=500)] = 50) -> wire.HotPrefixes:
-        return overview.hot_prefixes(service, limit)
-
-    @router.get("/cache/tree")
-    async def tree(
-        root: str = "", budget: Annotated[int, Query(ge=10, le=1000)] = 400
-    ) -> wire.CacheTree:
-        return await overview.cache_tree(service, root, budget)
 
     @router.get("/series")
     async def series(

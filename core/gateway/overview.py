@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from core import wire
 from core.control.revisions import Kind
 from core.domain import NodeId
-from core.errors import BadRequest
 from core.gateway.live import STEP_S, Bucket
 from core.gateway.views import FleetViews, breaker_view, quantiles, totals
-from core.hashing import root_key
-from core.index.types import TreeCell
 from core.policy import get_policy, policy_names
 from core.tunables import leaves
 
@@ -44,16 +40,17 @@ def fleet_state(service: Service) -> wire.FleetState:
 
 def node_views(service: Service) -> list[wire.NodeView]:
     """Every node."""
-    return _views(service).nodes()
+    return fleet_views(service).nodes()
 
 
 def node_view(service: Service, node: NodeId) -> wire.NodeView:
     """One node; NotFound for an unknown id."""
     fleet = service.conductor.fleet
-    return _views(service).node(fleet.slot(node), fleet.spec(node))
+    return fleet_views(service).node(fleet.slot(node), fleet.spec(node))
 
 
-def _views(service: Service) -> FleetViews:
+def fleet_views(service: Service) -> FleetViews:
+    """The views of the fleet's nodes at this moment."""
     return FleetViews(
         service.conductor,
         service.live,
@@ -184,85 +181,6 @@ def policy_list(service: Service) -> wire.PolicyList:
             for p in found
         ],
     )
-
-
-def hot_prefixes(service: Service, limit: int) -> wire.HotPrefixes:
-    """GET /cache/hot."""
-    fleet, now = service.conductor.fleet, service.clock.now()
-    return wire.HotPrefixes(
-        prefixes=[
-            wire.HotPrefixView(
-                key=f"{hot.key:016x}",
-                blocks=hot.depth_blocks,
-                tokens=hot.tokens,
-                rate_per_s=hot.rate_per_s,
-                hits=float(hot.hits),
-                holders=[fleet.node_at(slot) for slot in hot.holders],
-            )
-            for hot in service.conductor.index.hot(now, limit)
-        ]
-    )
-
-
-async def cache_tree(service: Service, root: str, budget: int) -> wire.CacheTree:
-    """GET /cache/tree; `root` is a cell's key, empty for the whole index. The walk lets other
-    work run between its slices."""
-    index = service.conductor.index
-    slices = index.tree_slices(service.clock.now(), _key(root), budget=budget)
-    while True:
-        try:
-            next(slices)
-        except StopIteration as end:
-            cells: list[TreeCell] = end.value
-            break
-        await asyncio.sleep(0)
-    names, stats = _root_names(service), index.stats()
-    return wire.CacheTree(
-        cells=[_cell(cell, names) for cell in cells],
-        entries=stats.entries,
-        entries_max=stats.entries_max,
-        memory_bytes=stats.memory_bytes,
-    )
-
-
-def _cell(cell: TreeCell, names: Mapping[int, str]) -> wire.TreeCellView:
-    parent = "" if cell.parent is None else f"{cell.parent:016x}"
-    if cell.others:
-        key, label = f"others:{parent}", f"others ({cell.others})"
-    elif cell.parent is None:
-        key, label = f"{cell.key:016x}", names.get(cell.key, "")
-    else:
-        key, label = f"{cell.key:016x}", f"{cell.blocks} blocks"
-    return wire.TreeCellView(
-        key=key,
-        parent=parent,
-        label=label or key,
-        depth_tokens=cell.depth_tokens,
-        blocks=cell.blocks,
-        tokens=cell.tokens,
-        holders=cell.holders,
-        hits=float(cell.hits),
-        age_s=cell.age_s,
-    )
-
-
-def _root_names(service: Service) -> dict[int, str]:
-    """Root key -> what its caches have in common, for the roots without a salt."""
-    names: dict[int, str] = {}
-    for served, (base, adapter) in service.names.table().items():
-        for size in service.conductor.block_sizes(base, adapter):
-            key = root_key(base, adapter=adapter, block_size=size)
-            names[key] = f"{served}, {size}-token blocks"
-    return names
-
-
-def _key(text: str) -> int | None:
-    if not text:
-        return None
-    try:
-        return int(text, 16)
-    except ValueError:
-        raise BadRequest("must be 16 hex digits", field="root") from None
 
 
 def _choices(path: str, choices: Sequence[Any]) -> list[Any]:

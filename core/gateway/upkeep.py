@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from core.domain import Health, NodeId
 from core.fleet.transition import TransitionEvent
+from core.gateway.replication import ReplicationHistory
 from core.plan.prefill import fleet_load
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Upkeep:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self.replication = ReplicationHistory()
         self._task: asyncio.Task[None] | None = None
         self._lags: deque[float] = deque(maxlen=_LAGS)
         self._sample_at_s = -math.inf
@@ -89,6 +91,8 @@ class Upkeep:
         if now >= self._sample_at_s:
             self._sample_at_s = now + SAMPLE_S
             self._sample(now)
+        if self.replication.due(now):
+            self.replication.sample(service.conductor.index.stats(), service.clock.wall())
 
     def _sample(self, now: float) -> None:
         service = self._service

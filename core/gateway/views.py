@@ -76,7 +76,7 @@ class FleetViews:
             draining=bool(fleet.draining[slot]),
             drain=self._lifecycle.drain_view(spec.id),
             note=self._lifecycle.note(spec.id),
-            eligible=self._eligible(slot),
+            eligible=self.eligible(slot),
             generation=int(fleet.generation[slot]),
             breaker=breaker_view(self._conductor.breakers.switch(slot), self._now),
             load=self._load(slot),
@@ -91,7 +91,8 @@ class FleetViews:
             warnings=self._warnings(slot, spec, health),
         )
 
-    def _eligible(self, slot: Slot) -> bool:
+    def eligible(self, slot: Slot) -> bool:
+        """Whether a new request could go there now."""
         fleet = self._conductor.fleet
         return bool(fleet.healthy[slot] and not fleet.draining[slot] and self._allowed[slot])
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -66,9 +66,9 @@ class Heat:
         """Whether accesses of exactly this prefix are being counted."""
         return key in self._young or key in self._old
 
-    def among(self, keys: set[int]) -> set[int]:
+    def among(self, keys: Iterable[int]) -> set[int]:
         """Those of `keys` whose accesses are being counted."""
-        return keys.intersection(self._young) | keys.intersection(self._old)
+        return {key for key in keys if key in self._young or key in self._old}
 
     def get(self, key: int) -> Point | None:
         """The counter of this prefix, if there is one."""

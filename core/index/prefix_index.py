@@ -22,16 +22,19 @@ from core.index.heat import Heat, Point
 from core.index.integrity import check
 from core.index.lanes import Lane
 from core.index.matching import WALK_MAX, gallop, walk
+from core.index.prefix_facts import describe
 from core.index.sweep import Sweeper
 from core.index.table import BlockTable, runs
 from core.index.tree import Slices, tree_slices
-from core.index.types import HotPrefix, IndexStats, TreeCell
+from core.index.types import HotPrefix, IndexStats, PrefixFacts, TreeCell
 
 _RETIRED_MAX = 256
 _POINT_BYTES = 250
 _SAME_RATE = 0.9
 """Share of a prefix's rate that makes a longer prefix stand for it."""
 _EXTEND_MAX = 8_192
+_EXTEND_ALL_MAX = 12_288
+"""Blocks followed for one list of hot prefixes; the coldest stay as short as they were counted."""
 
 
 class TokenListener(Protocol):
@@ -243,17 +246,19 @@ class PrefixIndex:
         Of nested prefixes with about the same rate the longest stands for all, carried on to
         where the listed blocks branch.
         """
-        return [
-            self._hot_prefix(key, point, now)
-            for key, point in self._heat.hottest(limit, same_share=_SAME_RATE)
-        ]
+        found: list[HotPrefix] = []
+        left = _EXTEND_ALL_MAX
+        for key, point in self._heat.hottest(limit, same_share=_SAME_RATE):
+            found.append(self._hot_prefix(key, point, now, min(left, _EXTEND_MAX)))
+            left -= found[-1].depth_blocks - point.depth_blocks
+        return found
 
     def tree(
         self, now: float, root: int | None = None, *, budget: int = 400, children_max: int = 12
     ) -> list[TreeCell]:
         """Cells of the tree, parents before children; all roots, or the one with this root key.
 
-        Each root is a cell without blocks. Costs up to 0.2 s for deep trees: where that is too
+        Each root is a cell without blocks. Costs some tens of milliseconds: where that is too
         long in one go, drain `tree_slices`.
         """
         slices = self.tree_slices(now, root, budget=budget, children_max=children_max)
@@ -269,6 +274,10 @@ class PrefixIndex:
     ) -> Slices:
         """As `tree`, yielding about every millisecond; the cells are the generator's value."""
         return tree_slices(self._table, self._heat, now, root, budget, children_max)
+
+    def prefix(self, key: int, now: float) -> PrefixFacts:
+        """What is known of the prefix that ends with this block; see PrefixFacts."""
+        return describe(self._table, self._heat, key, now)
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -293,9 +302,9 @@ class PrefixIndex:
             while self._sweeper.pending:
                 self._sweeper.sweep(1 << 20)
 
-    def _hot_prefix(self, key: int, point: Point, now: float) -> HotPrefix:
+    def _hot_prefix(self, key: int, point: Point, now: float, extend_max: int) -> HotPrefix:
         depth = point.depth_blocks
-        for _ in range(_EXTEND_MAX):
+        for _ in range(extend_max):
             child = self._table.forest.only_child(key)
             if child is None:
                 break

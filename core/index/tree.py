@@ -20,7 +20,11 @@ from core.index.types import TreeCell
 
 Slices = Generator[None, None, list[TreeCell]]
 STEPS_A_SLICE = 2_000
-STEPS_MAX = 400_000
+STEPS_MAX = 60_000
+"""Blocks visited in all, some tens of milliseconds; what is not reached counts as others."""
+RUN_BLOCKS_MIN = 256
+"""A run may always be this long; longer ones are cut, and go on as their own child, where the
+steps that are left would not do for the cells that are left."""
 EXAMINED_MAX = 2_048
 """Children looked at, besides those asked for lately, where there are very many."""
 
@@ -58,6 +62,7 @@ class _Walk:
         """(-hits, order, head, parent, tokens of the parent's prefix), most asked for first."""
         self._order = count()
         self._steps = 0
+        self._paused_at = 0
 
     def run(self, root: int | None) -> Slices:
         roots = self._table.forest.roots if root is None else {root}
@@ -107,25 +112,53 @@ class _Walk:
             self._others[parent] += others
 
     def _run_from(self, head: int) -> Generator[None, None, _Run | None]:
-        held, live = self._table.held, self._table.lanes.live
-        only_child = self._table.forest.only_child
-        mask = held.get(head, 0) & live
+        mask = self._table.held.get(head, 0) & self._table.lanes.live
         if not mask:
             return None
-        run = _Run(last=head, blocks=0, mask=mask, hits=0, last_s=None)
-        key: int | None = head
-        while key is not None and held.get(key, 0) & live == mask and self._steps < STEPS_MAX:
-            run.last = key
-            run.blocks += 1
-            point = self._heat.get(key)
-            if point is not None:
-                run.hits = max(run.hits, point.hits)
-                run.last_s = max(run.last_s or 0.0, point.last_s)
-            key = only_child(key)
-            self._steps += 1
-            if self._steps % STEPS_A_SLICE == 0:
+        keys = [head]
+        following: int | None = head
+        fair = 4 * (STEPS_MAX - self._steps) // max(self._budget - len(self._cells), 1)
+        longest = max(RUN_BLOCKS_MIN, fair)
+        while following is not None and len(keys) < longest and self._steps < STEPS_MAX:
+            before = len(keys)
+            following = self._follow(keys, mask, min(longest - before, STEPS_A_SLICE))
+            self._steps += len(keys) - before + 1
+            if self._steps - self._paused_at >= STEPS_A_SLICE:
+                self._paused_at = self._steps
                 yield
-        return run
+        points = [point for key in self._heat.among(keys) if (point := self._heat.get(key))]
+        return _Run(
+            last=keys[-1],
+            blocks=len(keys),
+            mask=mask,
+            hits=max((point.hits for point in points), default=0),
+            last_s=max((point.last_s for point in points), default=None),
+        )
+
+    def _follow(self, keys: list[int], mask: int, most: int) -> int | None:
+        """Append the blocks that go on from the last of `keys`, `most` of them.
+
+        Returns the last of them, or None where the run ends. This loop is what a view costs, so
+        it reads the links themselves.
+        """
+        held, live = self._table.held, self._table.lanes.live
+        forest = self._table.forest
+        children, key = forest.children, keys[-1]
+        for _ in range(most):
+            child = children.get(key)
+            if child is None:
+                return None
+            found = held.get(child)
+            if found is None:  # a branch, or a stale link
+                child = forest.only_child(key)
+                if child is None:
+                    return None
+                found = held[child]
+            if found != mask and found & live != mask:
+                return None
+            keys.append(child)
+            key = child
+        return key
 
     def _hits(self, key: int) -> int:
         point = self._heat.get(key)

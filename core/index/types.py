@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from core.domain import BlockKey, Slot
+from core.domain import BlockKey, Medium, Slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,3 +65,24 @@ class TreeCell:
     age_s: float | None
     """Seconds since the last counted access, None where none was counted."""
     others: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixFacts:
+    """One block and the prefix that ends with it. All figures are 0 where it is not listed."""
+
+    key: BlockKey
+    listed: bool
+    holders: tuple[tuple[Slot, Medium], ...]
+    """Nodes that hold the block, each with the fastest medium it holds it in."""
+    block_size: int
+    children: int
+    """Listed blocks that continue it; at most `CHILDREN_COUNTED`."""
+    ahead_blocks: int
+    """How far it goes on, from the block on, before it branches or ends."""
+    depth_blocks: int | None
+    """Its length, known where its accesses are counted."""
+    hits: int
+    rate_per_s: float
+    age_s: float | None
+    """Seconds since the last counted access."""

@@ -7,6 +7,7 @@ match other text keys only (approximate mode).
 
 from core.prompt.chat_template import ChatTemplate
 from core.prompt.prompts import (
+    TEXT_SALT,
     Prompt,
     Prompts,
     Remote,
@@ -17,6 +18,7 @@ from core.prompt.prompts import (
 from core.prompt.tokenizer import LocalTokenizer
 
 __all__ = [
+    "TEXT_SALT",
     "ChatTemplate",
     "LocalTokenizer",
     "Prompt",

@@ -48,8 +48,11 @@ GET      /events                         query: kind, after; Last-Event-ID -> te
 GET      /migrations                     query: limit -> MigrationList
 POST     /migrations                     MigrationAsk -> MigrationView (202; 404, 409)
 POST     /migrations/{id}/cancel         MigrationCancel -> MigrationView
-GET      /cache/hot                      query: limit -> HotPrefixes
+GET      /cache/hot                      query: limit, node -> HotPrefixes
 GET      /cache/tree                     query: root, budget -> CacheTree
+GET      /cache/prefixes/{key}           -> PrefixView
+GET      /cache/replication              query: points -> Replication
+POST     /cache/lookup                   LookupAsk -> LookupView (422 field)
 =======  ==============================  =================================================
 
 Errors are ``{"error": {"message", "type", "param", "code"}}`` (`ErrorBody`); outside the
@@ -68,8 +71,16 @@ from core.wire.base import (
 )
 from core.wire.cache import (
     CacheTree,
+    ChainView,
+    HolderView,
     HotPrefixes,
     HotPrefixView,
+    LookupAsk,
+    LookupView,
+    NodeMatchView,
+    PrefixView,
+    Replication,
+    ReplicationPoint,
     TreeCellView,
 )
 from core.wire.control import (
@@ -181,6 +192,7 @@ __all__ = [
     "CanaryAsk",
     "CanaryView",
     "CandidateView",
+    "ChainView",
     "ComparedView",
     "DecisionDetail",
     "DecisionPage",
@@ -200,6 +212,7 @@ __all__ = [
     "FullRevision",
     "GuardView",
     "HealthView",
+    "HolderView",
     "HotGroupView",
     "HotPrefixView",
     "HotPrefixes",
@@ -212,6 +225,8 @@ __all__ = [
     "LabPoint",
     "LabSource",
     "LabSources",
+    "LookupAsk",
+    "LookupView",
     "MigrationAsk",
     "MigrationCancel",
     "MigrationList",
@@ -221,6 +236,7 @@ __all__ = [
     "NodeChange",
     "NodeList",
     "NodeLoad",
+    "NodeMatchView",
     "NodeRegistration",
     "NodeView",
     "NoteView",
@@ -229,11 +245,14 @@ __all__ = [
     "PlaceView",
     "PolicyList",
     "PolicyView",
+    "PrefixView",
     "PreviewAsk",
     "PreviewFigures",
     "PreviewView",
     "Quantiles",
     "ReplayView",
+    "Replication",
+    "ReplicationPoint",
     "RevisionAsk",
     "RevisionDiff",
     "RevisionList",

@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from core.domain import Slot
+from core.domain import Medium, Slot
 from core.hashing import root_key, trace_keys
 from core.index.heat import WINDOW_S, Heat
 from core.index.prefix_index import PrefixIndex
@@ -161,3 +161,46 @@ def test_media_rows_split_the_match():
     rows = index.match_media({16: keys})
     assert [rows[m].tolist() for m in Medium] == [[48, 0], [32, 0], [16, 0]]
     assert sum(rows.values()).tolist() == index.match({16: keys}).tolist()
+
+
+def test_a_prefix_is_described_by_its_last_block():
+    index = index_of()
+    head = branch([], range(8))
+    index.store(Slot(0), head, root=ROOT)
+    index.store(Slot(1), head[:4], medium=Medium.CPU, root=ROOT)
+    index.store(Slot(0), branch(head, [91])[8:], parent=head[-1], root=ROOT)
+    index.store(Slot(0), branch(head, [92])[8:], parent=head[-1], root=ROOT)
+    index.touch(head, 16, 10.0)
+    facts = index.prefix(head[3], 12.0)
+    assert facts.listed
+    assert facts.holders == ((0, Medium.GPU), (1, Medium.CPU))
+    assert (facts.children, facts.ahead_blocks, facts.block_size) == (1, 4, 16)
+    assert (facts.depth_blocks, facts.hits, facts.age_s) == (4, 1, 2.0)
+    end = index.prefix(head[-1], 12.0)
+    assert (end.children, end.ahead_blocks, end.holders) == (2, 0, ((0, Medium.GPU),))
+    unknown = index.prefix(77, 12.0)
+    assert not unknown.listed
+    assert (unknown.holders, unknown.children, unknown.depth_blocks) == ((), 0, None)
+
+
+def test_the_tree_of_very_long_chains_costs_bounded_steps_and_shows_every_branch():
+    index = index_of()
+    rng = random.Random(3)
+    for i in range(60):
+        index.store(Slot(i % 3), [rng.getrandbits(62) for _ in range(3000)], root=ROOT)
+    slices, pauses = index.tree_slices(0.0, budget=100, children_max=60), 0
+    while True:
+        try:
+            next(slices)
+            pauses += 1
+        except StopIteration as end:
+            cells = end.value
+            break
+    heads = [c for c in cells if c.parent == ROOT and not c.others]
+    assert len(heads) == 60
+    assert max(c.blocks for c in heads) < 3000
+    assert sum(c.blocks for c in cells) <= 62_000
+    assert pauses >= 20
+    cut = heads[0]
+    below = index.tree(0.0, cut.key, budget=50)
+    assert sum(c.blocks for c in below) == 3000 - cut.blocks
