@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from core import wire
+from core import admin_token, wire
 from core.errors import BadRequest, ConductorError
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -182,7 +182,11 @@ def call(
     """One request to the admin API; Refused with the service's own words."""
     try:
         answer = httpx.request(
-            method, f"{url.rstrip('/')}{wire.API_PREFIX}{path}", json=body, timeout=_TIMEOUT_S
+            method,
+            f"{url.rstrip('/')}{wire.API_PREFIX}{path}",
+            json=body,
+            headers=admin_token.headers(url),
+            timeout=_TIMEOUT_S,
         )
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise Refused(f"url: no answer from {url}: {error}", field="url") from None
@@ -193,7 +197,7 @@ def call(
     except ValidationError:
         text = f"url: {url} answered {answer.status_code}, not as a conductor does"
         raise Refused(text, field="url") from None
-    raise Refused(told.message, field=told.param)
+    raise Refused(admin_token.advised(answer.status_code, told.message), field=told.param)
 
 
 def _path(node: str) -> str:

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
-from core import admin_cli, cache_cli
+from core import admin_cli, admin_token, cache_cli
 from core.control import cli as control
 from core.errors import ConductorError, UsageError
 from core.settings import load_settings
@@ -42,6 +42,21 @@ HistoryUrl = Annotated[
     ),
 ]
 DEFAULT_URL = "http://127.0.0.1:8080"
+
+
+@app.callback()
+def program(
+    token: Annotated[
+        str,
+        typer.Option(
+            envvar="CONDUCTOR_TOKEN",
+            show_envvar=True,
+            help="Acts with this token; default: admin.token of a service on this machine.",
+        ),
+    ] = "",
+) -> None:
+    """A global scheduler for fleets of LLM engines."""
+    admin_token.use(token)
 
 
 def main() -> None:

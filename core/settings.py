@@ -14,7 +14,15 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from core.domain import EngineKind, EventEndpoints, LinkKind, NodeId, NodeSpec, Place, Role
@@ -197,6 +205,42 @@ class RegistrationSettings(_Part):
         return value
 
 
+ADMIN_TOKEN_CHARS_MIN = 32
+
+
+class AuthSettings(_Part):
+    """Who may use the admin API and the data plane; see core/identity/README.md."""
+
+    anonymous_role: Literal["none", "viewer", "operator", "admin"] = Field(
+        default="viewer",
+        description="role of callers on this machine that show nothing; loopback only",
+    )
+    require_api_key: bool | None = Field(
+        default=None, description="/v1 needs a key; unset: unless server.host is loopback"
+    )
+    admin_token: SecretStr | None = Field(
+        default=None,
+        description="an administrator's token, given from outside; 32 characters or more",
+    )
+    trusted_proxies: tuple[str, ...] = Field(
+        default=(), description="networks (CIDR) whose X-Forwarded-For is believed"
+    )
+
+    @field_validator("admin_token")
+    @classmethod
+    def _long_enough(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and len(value.get_secret_value()) < ADMIN_TOKEN_CHARS_MIN:
+            raise ValueError(f"is shorter than {ADMIN_TOKEN_CHARS_MIN} characters")
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_proxies(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            ip_network(text)
+        return value
+
+
 class EmulationSettings(_Part):
     """The emulated fleet and workload that `conductor up` starts without nodes of your own."""
 
@@ -246,6 +290,7 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()
     probe: ProbeSettings = ProbeSettings()
     registration: RegistrationSettings = RegistrationSettings()
+    auth: AuthSettings = AuthSettings()
     emulation: EmulationSettings = EmulationSettings()
     lab: LabSettings = LabSettings()
     tunables: dict[str, Any] = Field(default={}, description="start values of live tunables")

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from core.domain import Role
 from core.errors import ConductorError
+from core.identity import admin_file
 from core.launcher import Processes, StopSignal, answers, require_free, wait_until
 from core.settings import EmulationSettings, Settings
 
@@ -98,6 +99,9 @@ def _start_all(
         processes.start("workload", [*_conductor(), "workload", *traffic])
     if not stop.is_set():
         print(f"service  {url}\nconsole  {console_url}", flush=True)
+        token = admin_file.read(settings.state_dir)
+        if token is not None:
+            print(f"sign in  {console_url}/sign-in?token={token}", flush=True)
         out.print("Ctrl-C stops everything")
 
 
@@ -121,6 +125,10 @@ def _start_engines(processes: Processes, settings: Settings) -> Path:
     # wait rather than being refused by what that slowness predicts.
     tunables = {"admission.mode": "off", **settings.tunable_changes()}
     document |= {"nodes": nodes, "tunables": tunables}
+    if settings.auth.admin_token is not None:
+        document["auth"]["admin_token"] = settings.auth.admin_token.get_secret_value()
+    path.touch(mode=0o600)
+    path.chmod(0o600)
     path.write_text(json.dumps(document, indent=2))
     return path
 

@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import structlog
 
@@ -24,10 +25,16 @@ from core.errors import Invalid, UsageError
 from core.gateway.limits import Limits
 from core.gateway.restore import RESTORE_S, Restorer, StatedNode
 from core.gateway.service import Service
+from core.identity import admin_file
+from core.identity.authority import Authority, AuthRules
+from core.identity.credentials import CredentialKind, digest, mint
+from core.identity.peers import is_loopback
+from core.identity.principal import AccessRole
 from core.policy import get_policy
 from core.prompt import LocalTokenizer, Prompts
 from core.recording import TELEMETRY_S, drained, record_telemetry
 from core.settings import (
+    AuthSettings,
     LabSettings,
     LimitSettings,
     ProbeSettings,
@@ -74,6 +81,7 @@ async def running_service(
             sink=storage.sink,
             fleet=supervisor,
             limits=limits(settings.limits, settings.registration),
+            authority=make_authority(settings),
             rng=random.Random(rng.getrandbits(64)),
             version=product_version(),
             node_notes=supervisor.notes,
@@ -139,6 +147,47 @@ def open_records(settings: Settings) -> Storage:
         spool_dir=settings.state_dir / "spool",
         keeping=Keeping(version=product_version(), address=f"{server.host}:{server.port}"),
     )
+
+
+def make_authority(settings: Settings) -> Authority:
+    """Who may do what; a first start makes an administrator's token.
+
+    Invalid for a service that others can reach and nobody could sign in to.
+    """
+    rules = auth_rules(settings.auth, settings.server.host)
+    given = settings.auth.admin_token
+    if given is not None:
+        return Authority(rules, admin_digest=digest(given.get_secret_value()))
+    if not rules.loopback:
+        raise Invalid(
+            f"server.host: {settings.server.host} can be reached from elsewhere, and there is "
+            "nobody who may sign in: set auth.admin_token (CONDUCTOR_AUTH__ADMIN_TOKEN), or "
+            "bind to 127.0.0.1",
+            field="server.host",
+        )
+    token = admin_file.read(settings.state_dir)
+    if token is None:
+        token = mint(CredentialKind.TOKEN).text
+        path = admin_file.write(settings.state_dir, token)
+        tell_first_token(token, path)
+    return Authority(rules, admin_digest=digest(token))
+
+
+def auth_rules(s: AuthSettings, host: str) -> AuthRules:
+    """The settings as rules; without a word of theirs, open on this machine and shut elsewhere."""
+    loopback = is_loopback(host)
+    role = None if s.anonymous_role == "none" else AccessRole(s.anonymous_role)
+    return AuthRules(
+        anonymous_role=role if loopback else None,
+        loopback=loopback,
+        require_api_key=(not loopback) if s.require_api_key is None else s.require_api_key,
+        trusted_proxies=networks(s.trusted_proxies),
+    )
+
+
+def tell_first_token(token: str, path: Path) -> None:
+    """Print the first administrator's token, this once; to the terminal, never to the log."""
+    print(f"first start: an administrator's token, also in {path}:\n  {token}", flush=True)
 
 
 def timed_ids(clock: Clock, rng: random.Random) -> Callable[[], str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
+from dashboard import session
 from dashboard.frame import frame
 from dashboard.navigation import DEFAULT, Entry, present
+from dashboard.who import ask_to_sign_in
 
 
 def _page(entry: Entry) -> st.Page:
@@ -19,5 +21,8 @@ page = st.navigation(
     {section: [_page(e) for e in entries] for section, entries in present().items()},
     position="top",
 )
-frame()
-page.run()
+if session.must_sign_in():
+    ask_to_sign_in()
+else:
+    frame()
+    page.run()

@@ -43,15 +43,35 @@ class Unreadable(ServiceError):
 
 
 class AdminClient:
-    """Reads the admin API under `base_url`. Safe to share between threads."""
+    """Uses the admin API under `base_url`, with the token of who is signed in ("" for nobody).
 
-    def __init__(self, base_url: str) -> None:
+    peer: address of the browser, "" where not known; the service believes it where the console
+    is one of its trusted proxies. Safe to share between threads.
+    """
+
+    def __init__(self, base_url: str, token: str = "", *, peer: str = "") -> None:
         self.base_url = base_url.rstrip("/")
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        headers |= {"x-forwarded-for": peer} if peer else {}
         self._http = httpx.Client(
             base_url=self.base_url + wire.API_PREFIX,
+            headers=headers,
             timeout=httpx.Timeout(READ_S, connect=CONNECT_S),
             trust_env=False,
         )
+
+    def whoami(self) -> wire.WhoAmI:
+        """Who the service takes the token's owner for; Refused (401) for a bad one."""
+        return self._get("/whoami", wire.WhoAmI)
+
+    def log_in(self, user: str, password: str) -> wire.SignedIn:
+        """Begin a session; Refused for a wrong name or password."""
+        asked = wire.SignIn(user=user, password=password)
+        return self.call("POST", "/login", wire.SignedIn, body=asked)
+
+    def log_out(self) -> wire.Done:
+        """End the session whose token this client carries."""
+        return self.call("POST", "/logout", wire.Done)
 
     def state(self) -> wire.FleetState:
         """Everything live, at one moment."""

@@ -12,6 +12,7 @@ from dashboard import view_models as vm
 from dashboard.components import badge, strip
 from dashboard.feed import Look
 from dashboard.theme import style_sheet
+from dashboard.who import show_who
 from dashboard.window import CHOICES, CUSTOM, LIVE_RANGE, parse, spell, words
 
 
@@ -62,6 +63,7 @@ def _widgets() -> None:
             on_click=_pin,
             help="Put the shown window into the address, so that the link shows the same later",
         )
+    show_who()
 
 
 def _pin() -> None:

@@ -13,6 +13,8 @@ import streamlit as st
 from starlette.responses import FileResponse
 from starlette.routing import Route
 
+from dashboard import sign_in
+
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 _A_YEAR = "public, max-age=31536000, immutable"
 
@@ -28,5 +30,5 @@ async def _serve_chart_library(_request: object) -> FileResponse:
 
 app = st.App(
     Path(__file__).with_name("app.py"),
-    routes=[Route("/assets/plotly.min.js", _serve_chart_library)],
+    routes=[Route("/assets/plotly.min.js", _serve_chart_library), *sign_in.routes()],
 )

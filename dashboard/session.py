@@ -9,13 +9,20 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
 
-from dashboard.client import AdminClient
+from core import wire
+from dashboard.client import AdminClient, Refused, ServiceError
 from dashboard.feed import Feed, Look
 from dashboard.launch import DEFAULT_URL, HISTORY_VARIABLE, URL_VARIABLE
 from dashboard.theme import Palette, palette
 from dashboard.window import CHOICES, CUSTOM, LIVE_RANGE, Window, fixed, relative
 
 REFRESH_S = 2.0
+READERS_MAX = 64
+"""Tokens whose pollers are kept."""
+WHO_S = 5.0
+"""How long an answer about who is signed in is believed; the service checks each request."""
+COOKIE = "conductor_session"
+"""Holds the token; set by the sign-in page, out of reach of scripts."""
 ROLES = ("viewer", "operator", "admin")
 """Each may do what those before it may."""
 LOCAL_TIME = "local"
@@ -33,24 +40,31 @@ def environment() -> str:
     return os.environ.get(ENVIRONMENT_VARIABLE, "local")
 
 
-@st.cache_resource(show_spinner=False)
-def _feed(url: str) -> Feed:
-    return Feed(AdminClient(url))
+def token() -> str:
+    """Token of who is signed in at this browser; empty for nobody."""
+    found = st.context.cookies.get(COOKIE)
+    return found if isinstance(found, str) else ""
+
+
+@st.cache_resource(show_spinner=False, max_entries=READERS_MAX)
+def _feed(url: str, token: str, peer: str) -> Feed:
+    return Feed(AdminClient(url, token, peer=peer))
 
 
 def feed() -> Feed:
-    """The poller, one a process."""
-    return _feed(service_url())
+    """The poller of everybody who uses the same token; at rest when nobody does."""
+    peer = st.context.ip_address
+    return _feed(service_url(), token(), peer if isinstance(peer, str) else "")
 
 
 def client() -> AdminClient:
-    """The client the poller uses; safe to share."""
+    """The client the poller uses; safe to share. It acts as who is signed in."""
     return feed().client
 
 
-@st.cache_resource(show_spinner=False)
-def _history(url: str) -> AdminClient:
-    return AdminClient(url)
+@st.cache_resource(show_spinner=False, max_entries=READERS_MAX)
+def _history(url: str, token: str) -> AdminClient:
+    return AdminClient(url, token)
 
 
 def history_url() -> str:
@@ -62,22 +76,43 @@ def reader() -> AdminClient:
     """Where stored records are read: the service, or its read-only twin while it is down."""
     last = feed().look()
     if last.error and not last.unreadable and history_url():
-        return _history(history_url())
+        return _history(history_url(), token())
     return client()
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who reads, and what that person may do."""
+    """Who reads, and what that person may do. No name: nobody is signed in."""
 
     name: str = ""
-    role: str = ROLES[-1]
+    role: str = ""
 
 
 def user() -> User:
-    """The signed-in reader; an installation without sign-in is open to everybody."""
-    found: User | None = st.session_state.get("user")
-    return found or User()
+    """The reader as the service sees it; one who only reads while the service does not say."""
+    found = _who(service_url(), token())
+    if not isinstance(found, wire.WhoAmI):
+        return User(role=ROLES[0])
+    return User("" if found.anonymous else found.name, found.role or "")
+
+
+def must_sign_in() -> bool:
+    """Whether the service shows nothing to this browser as it is."""
+    return _who(service_url(), token()) in (401, 403)
+
+
+@st.cache_data(show_spinner=False, ttl=WHO_S, max_entries=READERS_MAX)
+def _who(url: str, token: str) -> wire.WhoAmI | int | None:
+    """Who the token's owner is, the status of a refusal, or None without an answer."""
+    asking = AdminClient(url, token)
+    try:
+        return asking.whoami()
+    except Refused as refused:
+        return refused.status
+    except ServiceError:
+        return None
+    finally:
+        asking.close()
 
 
 def may(least: str) -> bool:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from core import wire
+from core import admin_token, wire
 from core.errors import BadRequest, ConductorError
 from core.tunables import Tunables, parse, resolve
 
@@ -184,7 +184,11 @@ def _call(
     """One request to the admin API; Refused with its message where it fails."""
     try:
         answer = httpx.request(
-            method, f"{url.rstrip('/')}{wire.API_PREFIX}{path}", json=body, timeout=_TIMEOUT_S
+            method,
+            f"{url.rstrip('/')}{wire.API_PREFIX}{path}",
+            json=body,
+            headers=admin_token.headers(url),
+            timeout=_TIMEOUT_S,
         )
     except httpx.HTTPError as error:
         raise Refused(f"{url}: {error}") from None
@@ -199,7 +203,7 @@ def _why(answer: httpx.Response) -> str:
     except ValueError:
         return f"status {answer.status_code}"
     if answer.status_code != 409:
-        return error.message
+        return admin_token.advised(answer.status_code, error.message)
     try:
         stale = wire.StaleBody.model_validate_json(answer.content).error
     except ValueError:

@@ -23,9 +23,12 @@ from core.gateway.admin_cache import cache_routes
 from core.gateway.admin_control import control_routes, install_stale
 from core.gateway.admin_events import event_routes
 from core.gateway.admin_evidence import evidence_routes
+from core.gateway.admin_identity import identity_routes
 from core.gateway.admin_lab import lab_routes
 from core.gateway.admin_nodes import node_routes
+from core.gateway.auth import declare_roles
 from core.gateway.moves.routes import migration_routes
+from core.identity.principal import author
 from core.ports import RecordStore, StoredDecision
 
 if TYPE_CHECKING:
@@ -37,13 +40,13 @@ HISTORY_MAX = timedelta(days=7)
 
 
 def create_admin(service: Service) -> FastAPI:
-    """The sub-application."""
+    """The sub-application, to be put behind its door (`core.gateway.auth`)."""
     app = FastAPI(
         title="Conductor admin API",
         version=service.version or "0",
         docs_url=None,
         redoc_url=None,
-        openapi_url=f"{wire.API_PREFIX}/openapi.json",
+        openapi_url=None,
     )
     app.state.service = service
     app.include_router(_live_routes(service), prefix=wire.API_PREFIX)
@@ -56,8 +59,14 @@ def create_admin(service: Service) -> FastAPI:
     app.include_router(evidence_routes(service), prefix=wire.API_PREFIX)
     app.include_router(lab_routes(service), prefix=wire.API_PREFIX)
     app.include_router(migration_routes(service), prefix=wire.API_PREFIX)
+    app.include_router(identity_routes(service), prefix=wire.API_PREFIX)
     _install_errors(app, service)
     install_stale(app, service)
+
+    @app.get(f"{wire.API_PREFIX}/openapi.json", include_in_schema=False)
+    async def document() -> dict[str, Any]:
+        return declare_roles(app)
+
     return app
 
 
@@ -111,7 +120,7 @@ def _tuning_routes(service: Service) -> APIRouter:
     @router.put("/tunables")
     async def change(asked: wire.TunablesChange) -> wire.TunablesView:
         await service.control.change(
-            asked.changes, base=asked.base, reason=asked.reason, author=asked.author
+            asked.changes, base=asked.base, reason=asked.reason, author=author(asked.author)
         )
         return overview.tunables_view(service)
 

@@ -11,6 +11,7 @@ from core import wire
 from core.control.revisions import StaleBase
 from core.errors import Invalid
 from core.gateway import control_views as views
+from core.identity.principal import author
 from core.tunables import diff
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _revisions(service: Service) -> APIRouter:
         made = await plane.change(
             asked.changes,
             base=_base(asked.base, if_match),
-            author=asked.author,
+            author=author(asked.author),
             reason=asked.reason,
             until=asked.until,
         )
@@ -68,7 +69,7 @@ def _revisions(service: Service) -> APIRouter:
     @router.post("/revisions/rollback", status_code=201, responses=_STALE)
     async def rollback(asked: wire.RollbackAsk, answer: Response) -> wire.FullRevision:
         made = await plane.rollback(
-            asked.to, base=asked.base, author=asked.author, reason=asked.reason
+            asked.to, base=asked.base, author=author(asked.author), reason=asked.reason
         )
         answer.headers["etag"] = f'"{made.number}"'
         return views.revision_view(made)
@@ -109,7 +110,7 @@ def _scheduled(service: Service) -> APIRouter:
             asked.changes,
             due=asked.at,
             until=asked.until,
-            author=asked.author,
+            author=author(asked.author),
             reason=asked.reason,
         )
         return views.scheduled_view(made)
@@ -118,7 +119,7 @@ def _scheduled(service: Service) -> APIRouter:
     async def cancel(
         id: Annotated[str, Path(max_length=64)], asked: wire.Why
     ) -> wire.ScheduledView:
-        ended = await plane.cancel(id, author=asked.author, reason=asked.reason)
+        ended = await plane.cancel(id, author=author(asked.author), reason=asked.reason)
         return views.scheduled_view(ended)
 
     return router
@@ -144,12 +145,14 @@ def _trials(service: Service) -> APIRouter:
 
     @router.post("/shadow/start", status_code=201)
     async def start_shadow(asked: wire.TrialAsk) -> wire.ShadowView:
-        run = await plane.start_shadow(asked.changes, author=asked.author, reason=asked.reason)
+        run = await plane.start_shadow(
+            asked.changes, author=author(asked.author), reason=asked.reason
+        )
         return views.shadow_view(run)
 
     @router.post("/shadow/stop")
     async def stop_shadow(asked: wire.Why) -> wire.ShadowView:
-        run = await plane.stop_shadow(author=asked.author, reason=asked.reason)
+        run = await plane.stop_shadow(author=author(asked.author), reason=asked.reason)
         return views.shadow_view(run)
 
     @router.get("/canary")
@@ -159,13 +162,13 @@ def _trials(service: Service) -> APIRouter:
     @router.post("/canary/start", status_code=201)
     async def start_canary(asked: wire.CanaryAsk) -> wire.CanaryView:
         run = await plane.start_canary(
-            asked.changes, share=asked.share, author=asked.author, reason=asked.reason
+            asked.changes, share=asked.share, author=author(asked.author), reason=asked.reason
         )
         return views.canary_view(run)
 
     @router.post("/canary/stop")
     async def stop_canary(asked: wire.Why) -> wire.CanaryView:
-        run = await plane.stop_canary(author=asked.author, reason=asked.reason)
+        run = await plane.stop_canary(author=author(asked.author), reason=asked.reason)
         return views.canary_view(run)
 
     @router.get("/guard")

@@ -19,6 +19,7 @@ from core.control.plane import newest_first
 from core.control.replay import FleetShape, fleet_shape, workload
 from core.control.revisions import with_changes
 from core.errors import BadRequest, Invalid, StoreError
+from core.identity.principal import author
 from core.plan.cost_model import prefill_coefficients, profile, tbt_coefficients
 from core.tunables import Tunables, diff, resolve
 
@@ -60,14 +61,14 @@ def lab_routes(service: Service) -> APIRouter:
                 task=task,
                 method=asked.method,
                 source=asked.source,
-                author=asked.author,
+                author=author(asked.author),
                 reason=asked.reason,
                 base=service.control.book.live.number,
                 created_at=service.clock.wall(),
                 total=task.runs,
             )
         )
-        facts = {"author": asked.author, "reason": asked.reason, "id": job.id, "runs": task.runs}
+        facts = {"author": job.author, "reason": asked.reason, "id": job.id, "runs": task.runs}
         service.record_event("lab.submitted", "", facts)
         service.counters["lab.submitted"] += 1
         return _view(job, points=False)

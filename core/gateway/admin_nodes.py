@@ -11,6 +11,7 @@ from core.domain import EventEndpoints, NodeId, NodeSpec, Place
 from core.gateway import overview
 from core.gateway.breaker_acts import switch_global, switch_node
 from core.gateway.views import breaker_view
+from core.identity.principal import author as acting
 
 if TYPE_CHECKING:
     from core.gateway.service import Service
@@ -38,19 +39,19 @@ def node_routes(service: Service) -> APIRouter:
 
     @router.patch("/nodes/{node}")
     async def change(node: str, asked: wire.NodeChange) -> wire.NodeView:
-        service.lifecycle.change(NodeId(node), asked)
+        service.lifecycle.change(NodeId(node), asked, author=acting(asked.author))
         return overview.node_view(service, NodeId(node))
 
     @router.delete("/nodes/{node}")
     async def remove(node: str, reason: Short = "", author: Short = "") -> wire.Done:
-        await service.lifecycle.remove(NodeId(node), reason=reason, author=author)
+        await service.lifecycle.remove(NodeId(node), reason=reason, author=acting(author))
         return wire.Done(message=f"{node} is removed; requests on it go on")
 
     _cordon_routes(router, service)
 
     @router.post("/nodes/{node}/breaker")
     async def breaker(node: str, act: wire.BreakerAction) -> wire.NodeView:
-        switch_node(service, NodeId(node), act)
+        switch_node(service, NodeId(node), act, author=acting(act.author))
         return overview.node_view(service, NodeId(node))
 
     @router.get("/breaker")
@@ -59,7 +60,7 @@ def node_routes(service: Service) -> APIRouter:
 
     @router.post("/breaker")
     async def switch(act: wire.BreakerAction) -> wire.BreakerView:
-        switch_global(service, act)
+        switch_global(service, act, author=acting(act.author))
         return _global(service)
 
     return router
@@ -78,7 +79,7 @@ def _cordon_routes(router: APIRouter, service: Service) -> None:
     @router.post("/nodes/{node}/undrain")
     async def resume(node: str, why: wire.ActionReason | None = None) -> wire.NodeView:
         why = why or wire.ActionReason()
-        service.lifecycle.resume(NodeId(node), reason=why.reason, author=why.author)
+        service.lifecycle.resume(NodeId(node), reason=why.reason, author=acting(why.author))
         return overview.node_view(service, NodeId(node))
 
 
@@ -86,7 +87,7 @@ def _cordoned(
     service: Service, node: NodeId, why: wire.ActionReason | None, *, drain: bool
 ) -> wire.NodeView:
     why = why or wire.ActionReason()
-    service.lifecycle.cordon(node, drain=drain, reason=why.reason, author=why.author)
+    service.lifecycle.cordon(node, drain=drain, reason=why.reason, author=acting(why.author))
     return overview.node_view(service, node)
 
 

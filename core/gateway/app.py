@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from core.errors import NotFound
 from core.gateway import errors, indexer, openai, pages, proxy, schedule
 from core.gateway.admin import create_admin
+from core.gateway.auth import GuardedAdmin
 from core.gateway.exchange import Exchange, Receive, Scope, Send
 from core.gateway.proxy import Work, guarded
 
@@ -37,7 +38,7 @@ _PAGES: dict[str, pages.Page] = {
 
 def create_app(service: Service) -> Asgi:
     """The application of an entered service."""
-    admin = create_admin(service)
+    admin = GuardedAdmin(create_admin(service), service)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

@@ -48,21 +48,23 @@ class _OfNode:
         return self._board.reset(self._slot, now, reason=reason, actor=actor, hold_s=hold_s)
 
 
-def switch_node(service: Service, node: NodeId, asked: wire.BreakerAction) -> None:
+def switch_node(
+    service: Service, node: NodeId, asked: wire.BreakerAction, *, author: str = ""
+) -> None:
     """Trip, reset or hold a node's breaker. NotFound for the node, Invalid names a field."""
-    _switch(service, _OfNode(service, node), asked)
+    _switch(service, _OfNode(service, node), asked, author)
     service.lifecycle.save(node)
 
 
-def switch_global(service: Service, asked: wire.BreakerAction) -> None:
+def switch_global(service: Service, asked: wire.BreakerAction, *, author: str = "") -> None:
     """Trip, reset or hold the global breaker. Invalid names a field."""
-    _switch(service, service.conductor.detector.breaker, asked)
+    _switch(service, service.conductor.detector.breaker, asked, author)
     service.lifecycle.save_fleet()
 
 
-def _switch(service: Service, machine: Machine, asked: wire.BreakerAction) -> None:
+def _switch(service: Service, machine: Machine, asked: wire.BreakerAction, author: str) -> None:
     now, seconds = service.clock.now(), asked.seconds
-    reason, actor = asked.reason, asked.author.strip() or OPERATOR
+    reason, actor = asked.reason, author.strip() or OPERATOR
     if asked.action == "trip":
         events = machine.trip(now, reason=reason, actor=actor, for_s=seconds)
     elif asked.action == "reset":

@@ -197,7 +197,7 @@ class Lifecycle:
 
     # -- weight and note -------------------------------------------------------------------
 
-    def change(self, node: NodeId, asked: wire.NodeChange) -> None:
+    def change(self, node: NodeId, asked: wire.NodeChange, *, author: str = "") -> None:
         """Set a node's weight or note; an empty note clears it. Invalid names the field."""
         service = self._service
         spec = service.conductor.fleet.spec(node)
@@ -209,10 +209,10 @@ class Lifecycle:
             self._weigh(spec, asked.weight)
         if asked.note is not None:
             data["note"] = asked.note
-            self._set_note(node, asked.note.strip(), asked.author)
+            self._set_note(node, asked.note.strip(), author)
         if data:
             self.save(node)
-            self._note_act("node.changed", node, asked.reason, asked.author, data)
+            self._note_act("node.changed", node, asked.reason, author, data)
 
     def _weigh(self, spec: NodeSpec, weight: float) -> None:
         service = self._service

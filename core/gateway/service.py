@@ -52,6 +52,7 @@ from core.gateway.problems import problems
 from core.gateway.standing import Origin
 from core.gateway.upkeep import Upkeep
 from core.gateway.upstream import Upstream, make_session
+from core.identity.authority import Authority
 from core.jobs import Jobs
 from core.ports import RecordSink, RecordStore, SinkCounters
 from core.prompt import Prompts
@@ -87,7 +88,8 @@ class Service:
     conductor, clock, prompts, recorder: built by wiring. sink: where the recorder sends its
     values, asked for counters. store: reads stored decisions, None without a database. fleet:
     starts and stops node supervisors; None registers nodes with the conductor only (whoever
-    embeds the service then reports their health). rng: back-off jitter
+    embeds the service then reports their health). authority: who may do what on the admin API;
+    None lets callers on this machine read, and nobody act. rng: back-off jitter
     and request ids. node_notes: what supervisors want an operator to know, by node. lab:
     bounds of the Lab.
     """
@@ -104,6 +106,7 @@ class Service:
         fleet: FleetControl | None = None,
         engines: Mapping[EngineKind, EngineAdapter] | None = None,
         limits: Limits | None = None,
+        authority: Authority | None = None,
         rng: random.Random | None = None,
         version: str = "",
         node_notes: Mapping[NodeId, Sequence[str]] | None = None,
@@ -118,6 +121,7 @@ class Service:
         self.fleet = fleet
         self.engines = dict(engines or adapters())
         self.limits = limits or Limits()
+        self.authority = authority or Authority()
         self.rng = rng or random.Random()
         self.version = version
         self.node_notes = node_notes if node_notes is not None else {}

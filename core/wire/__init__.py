@@ -49,6 +49,8 @@ GET      /migrations                     query: limit -> MigrationList
 POST     /migrations                     MigrationAsk -> MigrationView (202; 404, 409)
 POST     /migrations/{id}/cancel         MigrationCancel -> MigrationView
 GET      /cache/hot                      query: limit, node -> HotPrefixes
+GET      /whoami                         -> WhoAmI
+GET      /cache/hot                      query: limit -> HotPrefixes
 GET      /cache/tree                     query: root, budget -> CacheTree
 GET      /cache/prefixes/{key}           -> PrefixView
 GET      /cache/replication              query: points -> Replication
@@ -142,6 +144,11 @@ from core.wire.fleet import (
     Quantiles,
     ServiceView,
     Totals,
+)
+from core.wire.identity import (
+    SignedIn,
+    SignIn,
+    WhoAmI,
 )
 from core.wire.lab import (
     LabArm,
@@ -267,6 +274,8 @@ __all__ = [
     "ServiceView",
     "ShadowView",
     "SideView",
+    "SignIn",
+    "SignedIn",
     "StaleBody",
     "StaleDetail",
     "Totals",
@@ -278,5 +287,6 @@ __all__ = [
     "WhatIfAsk",
     "WhatIfCandidate",
     "WhatIfView",
+    "WhoAmI",
     "Why",
 ]

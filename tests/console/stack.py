@@ -125,6 +125,7 @@ class Stack:
             "server": {"host": host, "port": int(port)},
             "state_dir": str(self._folder),
             "limits": {"drain_s": 0.2},
+            "auth": {"anonymous_role": "admin"},
             "nodes": nodes,
         }
         (self._folder / "settings.json").write_text(json.dumps(settings))

@@ -27,6 +27,8 @@ from core.gateway.app import create_app
 from core.gateway.limits import Limits
 from core.gateway.protocol import gateway_protocol
 from core.gateway.service import Service
+from core.identity.authority import Authority, AuthRules
+from core.identity.principal import AccessRole
 from core.ports import DecisionRecord, OutcomeRecord, SinkCounters
 from core.prompt import Prompts
 from core.tunables import Tunables
@@ -188,6 +190,7 @@ async def gateway(
     rules: WatchRules = QUICK,
     store=None,
     sink=None,
+    authority: Authority | None = None,
     healthy: bool = True,
 ) -> AsyncIterator[World]:
     clock = SystemClock()
@@ -207,6 +210,7 @@ async def gateway(
         store=store,
         fleet=supervisor,
         limits=limits or PATIENT,
+        authority=authority or Authority(AuthRules(anonymous_role=AccessRole.ADMIN)),
         rng=random.Random(5),
         version="test",
         node_notes=supervisor.notes,

@@ -66,7 +66,7 @@ async def test_a_trip_is_in_the_events_with_who_why_and_how_long(pair):
         assert found["ends_in_s"] == pytest.approx(90)
         await ask(w, "POST", "/nodes/a/breaker", {"action": "reset", "reason": "quiet again"})
         found = await event(w, "node_breaker.closed")
-        assert (found["before"], found["actor"]) == ("tripped", "operator")
+        assert (found["before"], found["actor"]) == ("tripped", "anonymous")
 
 
 async def test_failures_never_shorten_a_manual_trip(pair):

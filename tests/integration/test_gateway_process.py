@@ -30,6 +30,7 @@ def scheduler(folder, nodes: list[dict], **settings):
         "server": {"port": port},
         "state_dir": str(folder / "state"),
         "log_level": "error",
+        "auth": {"anonymous_role": "admin"},
         "nodes": nodes,
         **settings,
     }

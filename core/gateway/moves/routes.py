@@ -9,8 +9,8 @@ from fastapi import APIRouter, Path, Query
 
 from core import wire
 from core.domain import NodeId
-from core.gateway.lifecycle import OPERATOR
 from core.gateway.moves.move import Move, MoveState
+from core.identity.principal import author
 
 if TYPE_CHECKING:
     from core.gateway.service import Service
@@ -36,7 +36,7 @@ def migration_routes(service: Service) -> APIRouter:
             int(asked.prefix, 16),
             NodeId(asked.target),
             reason=asked.reason,
-            author=asked.author.strip() or OPERATOR,
+            author=author(asked.author),
         )
         return view(service, move)
 
@@ -44,8 +44,8 @@ def migration_routes(service: Service) -> APIRouter:
     async def cancel(id: Name, why: wire.MigrationCancel | None = None) -> wire.MigrationView:
         """Give up what is planned or running."""
         why = why or wire.MigrationCancel()
-        author = why.author.strip() or OPERATOR
-        return view(service, service.moves.cancel(id, reason=why.reason, author=author))
+        who = author(why.author)
+        return view(service, service.moves.cancel(id, reason=why.reason, author=who))
 
     return router
 

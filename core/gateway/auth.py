@@ -1,0 +1,108 @@
+"""The door of the admin API: nothing behind it runs, or reads a body, before it is open.
+
+Each route has a least role: what it declares (`openapi_extra=LEAST_ADMIN`), else by its method,
+viewer for GET and operator for everything that acts. The document at ``openapi.json`` says it of
+every route (``x-least-role``), and is what this door goes by; a path that is not in the document
+counts by its method.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI
+from starlette.routing import compile_path
+
+from core.errors import ConductorError
+from core.gateway import errors
+from core.gateway.exchange import Receive, Scope, Send
+from core.identity.authority import require
+from core.identity.principal import ACTING, AccessRole
+
+if TYPE_CHECKING:
+    from core.gateway.service import Service
+
+ROLE_KEY = "x-least-role"
+NOBODY = "none"
+LEAST_ADMIN = {ROLE_KEY: AccessRole.ADMIN.value}
+LEAST_OPERATOR = {ROLE_KEY: AccessRole.OPERATOR.value}
+LEAST_VIEWER = {ROLE_KEY: AccessRole.VIEWER.value}
+OPEN = {ROLE_KEY: NOBODY}
+"""For the one route that hands out credentials."""
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class GuardedAdmin:
+    """The admin application behind its door."""
+
+    def __init__(self, app: FastAPI, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the request in under its caller's name, or answer 401 or 403."""
+        service = self._service
+        peer = (scope.get("client") or ("", 0))[0]
+        try:
+            who = await service.authority.identify(scope["headers"], peer)
+            require(who, self.least_role(scope["method"], scope["path"]))
+        except ConductorError as error:
+            service.counters[f"admin.refused.{error.status}"] += 1
+            await _refuse(error, service.new_request_id(), send)
+            return
+        token = ACTING.set(who)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            ACTING.reset(token)
+
+    def least_role(self, method: str, path: str) -> AccessRole | None:
+        """What a request needs, the most of all routes it fits; None where it is open."""
+        fitting = [
+            roles[method]
+            for pattern, roles in self._table
+            if method in roles and pattern.fullmatch(path)
+        ]
+        if not fitting:
+            return by_method(method)
+        return max(fitting, key=lambda role: -1 if role is None else role.rank)
+
+    @cached_property
+    def _table(self) -> list[tuple[re.Pattern[str], dict[str, AccessRole | None]]]:
+        document = declare_roles(self._app)
+        return [
+            (compile_path(path)[0], {m.upper(): _role(o) for m, o in operations.items()})
+            for path, operations in document["paths"].items()
+        ]
+
+
+def declare_roles(app: FastAPI) -> dict[str, Any]:
+    """The API's document, every operation with its least role."""
+    document = app.openapi()
+    for operations in document["paths"].values():
+        for method, operation in operations.items():
+            operation.setdefault(ROLE_KEY, by_method(method.upper()).value)
+    return document
+
+
+def by_method(method: str) -> AccessRole:
+    """The least role of a route that declares none."""
+    return AccessRole.VIEWER if method in _READING else AccessRole.OPERATOR
+
+
+def _role(operation: dict[str, Any]) -> AccessRole | None:
+    declared = operation[ROLE_KEY]
+    return None if declared == NOBODY else AccessRole(declared)
+
+
+async def _refuse(error: ConductorError, request_id: str, send: Send) -> None:
+    status, body, retry_s = errors.from_exception(error, request_id=request_id)
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if retry_s is not None:
+        headers.append((b"retry-after", errors.retry_after(retry_s)))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,1 @@
+"""Who may do what: principals, their roles, credentials, and the keys of the data plane."""

@@ -1,0 +1,118 @@
+"""The door of the admin API: who is let in where, and what the others are told."""
+
+import stat
+
+import pytest
+from gateway_world import gateway
+
+from core import wire
+from core.errors import Invalid
+from core.identity import admin_file
+from core.identity.authority import Authority, AuthRules
+from core.identity.credentials import digest
+from core.settings import load_settings
+from core.wiring import auth_rules, make_authority
+
+TOKEN = "cdr_t_" + "a" * 12 + "_" + "b" * 64
+OPERATOR = {"authorization": f"Bearer {TOKEN}"}
+
+
+async def call(w, method, path, *, status, body=None, **headers):
+    async with w.client.request(
+        method, f"{w.url}/admin/v1{path}", json=body, headers=headers
+    ) as answer:
+        text = await answer.read()
+        assert answer.status == status, text
+        return answer, text
+
+
+async def test_without_credentials_this_machine_may_read_and_not_act():
+    async with gateway(authority=Authority(admin_digest=digest(TOKEN))) as w:
+        _, text = await call(w, "GET", "/whoami", status=200)
+        who = wire.WhoAmI.model_validate_json(text)
+        assert (who.name, who.role, who.anonymous) == ("anonymous", "viewer", True)
+        await call(w, "GET", "/nodes", status=200)
+        node = {"id": "n", "url": "http://127.0.0.1:9"}
+        answer, text = await call(w, "POST", "/nodes", status=401, body=node)
+        assert answer.headers["www-authenticate"] == "Bearer"
+        error = wire.ErrorBody.model_validate_json(text).error
+        assert error.code == "unauthorized" and "operator" in error.message
+        # What is wrong with a body is nothing to strangers.
+        await call(w, "POST", "/nodes", status=401, body={"no": "node"})
+        await call(w, "POST", "/nodes", status=422, body={"no": "node"}, **OPERATOR)
+        await call(w, "POST", "/nodes", status=201, body=node, **OPERATOR)
+
+
+async def test_a_bad_token_is_refused_even_where_none_is_needed():
+    async with gateway(authority=Authority(admin_digest=digest(TOKEN))) as w:
+        for bad in (TOKEN[:-1] + "c", "x", "cdr_t_", "é"):
+            await call(w, "GET", "/nodes", status=401, authorization=f"Bearer {bad}")
+        _, text = await call(w, "GET", "/whoami", status=200, **OPERATOR)
+        assert wire.WhoAmI.model_validate_json(text).role == "admin"
+
+
+async def test_another_name_for_this_machine_earns_no_role():
+    async with gateway(authority=Authority()) as w:
+        await call(w, "GET", "/nodes", status=401, host="evil.example:8080")
+        await call(w, "GET", "/nodes", status=200, host="localhost:8080")
+
+
+async def test_nobody_is_anonymous_where_others_can_reach_us():
+    rules = AuthRules(loopback=False)
+    async with gateway(authority=Authority(rules, admin_digest=digest(TOKEN))) as w:
+        await call(w, "GET", "/nodes", status=401)
+        await call(w, "GET", "/openapi.json", status=401)
+        await call(w, "GET", "/openapi.json", status=200, **OPERATOR)
+
+
+async def test_acts_carry_the_name_of_who_acted():
+    async with gateway(authority=Authority(admin_digest=digest(TOKEN))) as w:
+        node = {"id": "n", "url": "http://127.0.0.1:9"}
+        await call(w, "POST", "/nodes", status=201, body=node, **OPERATOR)
+        why = {"reason": "maintenance", "author": "somebody else"}
+        _, text = await call(w, "POST", "/nodes/n/cordon", status=200, body=why, **OPERATOR)
+        assert wire.NodeView.model_validate_json(text).drain.actor == "admin-token"
+
+
+def settings(tmp_path, **auth):
+    return load_settings().model_copy(update={"state_dir": tmp_path / "state", **auth})
+
+
+def test_a_first_start_leaves_one_token_for_its_owner_alone(tmp_path, capsys):
+    given = settings(tmp_path)
+    make_authority(given)
+    path = admin_file.path_of(given.state_dir)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    token = admin_file.read(given.state_dir)
+    assert capsys.readouterr().out.count(token) == 1
+    make_authority(given)
+    assert capsys.readouterr().out == ""
+    assert admin_file.read(given.state_dir) == token
+
+
+def test_a_service_that_others_reach_refuses_to_start_with_nobody_to_sign_in(tmp_path):
+    server = load_settings().server.model_copy(update={"host": "0.0.0.0"})
+    with pytest.raises(Invalid, match=r"auth\.admin_token") as refused:
+        make_authority(settings(tmp_path, server=server))
+    assert refused.value.field == "server.host"
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"), [("127.0.0.1", True), ("::1", True), ("localhost", True),
+                           ("0.0.0.0", False), ("::", False), ("10.1.2.3", False)],
+)  # fmt: skip
+def test_what_is_open_depends_on_where_we_listen(host, loopback):
+    auth = load_settings().auth
+    rules = auth_rules(auth, host)
+    assert rules.loopback is loopback and rules.require_api_key is not loopback
+    assert (rules.anonymous_role is not None) is loopback
+
+
+def test_short_admin_tokens_are_refused_and_long_ones_are_not_shown(monkeypatch):
+    monkeypatch.setenv("CONDUCTOR_AUTH__ADMIN_TOKEN", "short")
+    with pytest.raises(Invalid, match="shorter than 32") as refused:
+        load_settings()
+    assert refused.value.field == "auth.admin_token"
+    monkeypatch.setenv("CONDUCTOR_AUTH__ADMIN_TOKEN", "s3cret" * 8)
+    loaded = load_settings()
+    assert "s3cret" not in repr(loaded) + loaded.model_dump_json()
