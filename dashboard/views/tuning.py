@@ -1,0 +1,152 @@
+"""Tuning: live parameters, a draft of new ones, what it would do, and the way to make it live."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from core import wire
+from dashboard import acting, session, tuning_figures
+from dashboard import draft as dr
+from dashboard import tuning_models as tm
+from dashboard.client import ServiceError
+from dashboard.components import heading, notice, tile_grid
+from dashboard.draft import Draft
+from dashboard.live_plot import live_plot
+from dashboard.page import act, failure_notice, page, part
+from dashboard.tables import plain_table
+from dashboard.tuning_editor import current, discard, editor
+from dashboard.tuning_history import revisions
+from dashboard.tuning_review import conflict, review
+from dashboard.tuning_trials import trials, waiting
+from dashboard.view_models import Notice
+
+
+def main(_state: wire.FleetState) -> None:
+    """Parameters on the left, the draft on the right; below: preview, trials, revisions."""
+    acting.looking_only()
+    acting.told()
+    calls = acting.control()
+    try:
+        view, policies = calls.tunables(), calls.policies()
+    except ServiceError as e:
+        notice(failure_notice("The parameters", e))
+        return
+    draft, wrong = current(view)
+    for text in wrong:
+        notice(Notice("warn", "A part of the draft in the address cannot be used", text))
+    conflict(draft, view)
+    left, right = st.columns([7, 5], gap="large")
+    with left:
+        _parameters(view, policies, draft)
+    with right:
+        _draft(view, draft)
+    with part("Trials"):
+        heading("Running beside it", "guard, canary, shadow")
+        st.fragment(trials, run_every=session.refresh_every(), key="trials")()
+    with part("Scheduled changes"):
+        heading("Scheduled", f"times in {session.zone_name()}")
+        waiting(calls.scheduled().items)
+    with part("Revisions"):
+        heading("Revisions", "newest first")
+        revisions(calls.revisions())
+
+
+def _parameters(view: wire.TunablesView, policies: wire.PolicyList, draft: Draft) -> None:
+    target = str(draft.changes.get("policy", view.policy))
+    names = dr.groups(view.items, target)
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        group = st.selectbox(
+            "Group", names, key="group", bind="query-params", width=300,
+            index=1 if len(names) > 1 and names[1] == target else 0,
+            help="Choices are the first part of a parameter's path",
+        )  # fmt: skip
+        search = st.text_input(
+            "Search all", key="tuning_search", width=240, placeholder="name or meaning"
+        )
+    shown = dr.shown_items(view.items, str(group), search)
+    title = "Found" if search else dr.group_title(str(group), target, draft)
+    heading(title, f"{len(shown)} parameters; a change holds for the next decision on")
+    formula = next((p.formula for p in policies.policies if p.name == group), "")
+    if formula and not search:
+        st.caption(" ".join(formula.split()))
+    if not shown:
+        notice(Notice("none", "No parameter of that name", "Clear the search to see the group."))
+    editor(shown, policies.policies, disabled=not session.may("operator"))
+
+
+def _draft(view: wire.TunablesView, draft: Draft) -> None:
+    heading("Draft", f"from revision {draft.base}" if draft else "")
+    if not draft:
+        st.caption(
+            "Move a slider or set a number: the draft is kept in the address, costs nothing, and "
+            "shows at once what it would have done to recorded decisions."
+        )
+        return
+    plain_table(dr.diff_rows(draft, view.items), key="draft_diff", alt="Live against draft")
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        stale = draft.base != view.revision
+        if act(
+            "Review and apply", key="review_open", type="primary",
+            why_not="Put the draft on the live revision first." if stale else "",
+        ):  # fmt: skip
+            review(draft, view)
+        st.button("Discard", key="discard", on_click=discard)
+        simulate = st.toggle(
+            "Simulate as well", key="simulate",
+            help="Also plays the last requests on a simulated fleet, under both configurations",
+        )  # fmt: skip
+    with part("The preview"):
+        _preview(_previewed(view.revision, draft, simulate=bool(simulate)))
+
+
+def _previewed(revision: int, draft: Draft, *, simulate: bool) -> wire.PreviewView:
+    """The preview of this draft; asked once for a draft and a revision."""
+    question = (revision, dr.draft_text(draft), simulate)
+    held = st.session_state.get("tuning_preview")
+    if held is not None and held[0] == question:
+        found: wire.PreviewView = held[1]
+        return found
+    with st.spinner("Making recorded decisions again …"):
+        found = acting.control().preview(draft.changes, simulate=simulate)
+    st.session_state["tuning_preview"] = (question, found)
+    return found
+
+
+def _again() -> None:
+    st.session_state.pop("tuning_preview", None)
+
+
+def _preview(p: wire.PreviewView) -> None:
+    if not p.decisions:
+        notice(
+            Notice("none", "Nothing to judge by", "No decision with candidates is recorded yet.")
+        )
+        return
+    with st.container(horizontal=True, horizontal_alignment="distribute"):
+        heading("What it would do", f"{p.decisions} recorded decisions made again")
+        st.button("Again", key="preview_again", on_click=_again, help="With the newest decisions")
+    tile_grid(tm.preview_tiles(p))
+    effects = tm.effect_rows(p)
+    if effects:
+        plain_table(effects, key="effects", alt="Which changed parameter matters")
+    if p.moves:
+        live_plot(tuning_figures.moves(p, session.colours()), key="moves", alt="Moved decisions")
+        with st.expander("Numbers behind the chart, and the decisions that differ most"):
+            plain_table(tm.move_rows(p), key="move_rows", alt="Moves")
+            plain_table(tm.example_rows(p), key="examples", alt="Decisions that differ most")
+    if p.replay is not None:
+        _replay(p.replay)
+    with st.expander("How far this can be believed"):
+        st.caption(tm.fidelity_words(p))
+        for text in p.assumptions:
+            st.caption(f"· {text}")
+
+
+def _replay(r: wire.ReplayView) -> None:
+    heading("Simulated", f"{r.requests} requests over {r.span_s:.0f} s, both from empty caches")
+    plain_table(tm.replay_rows(r), key="replay", alt="Simulated under both configurations")
+    for text in r.notes:
+        st.caption(f"· {text}")
+
+
+page(main, key="tuning", empty=None, live=False)

@@ -1,0 +1,150 @@
+"""Control and history pages run as scripts against a real service, in each condition."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import httpx
+import pytest
+from stack import Stack, free_port
+from streamlit.testing.v1 import AppTest
+from test_pages import APP, text
+
+from dashboard.session import User
+
+pytestmark = pytest.mark.timeout(240)
+ALL = ("tuning", "breaker")
+
+
+def opened(
+    monkeypatch: pytest.MonkeyPatch, url: str, page: str, *, role: str = "", **params: str
+) -> AppTest:
+    """A page as its address opens it; `role` is the reader's."""
+    monkeypatch.setenv("CONDUCTOR_URL", url)
+    at = AppTest.from_file(APP, default_timeout=60)
+    if role:
+        at.session_state["user"] = User(name="vi", role=role)
+    at.run()
+    for name, value in params.items():
+        at.query_params[name] = value
+    at.switch_page(f"views/{page}.py").run()
+    assert not at.exception
+    return at
+
+
+def rows(at: AppTest, alt: str) -> list[dict[str, object]]:
+    """Rows of a table by the words that describe it."""
+    found = next(d for d in at.dataframe if d.proto.alt == alt)
+    return list(found.value.to_dict("records"))
+
+
+def act(stack: Stack, path: str, **body: object) -> dict[str, object]:
+    answer = httpx.post(f"{stack.url}/admin/v1{path}", json=body, trust_env=False)
+    assert answer.status_code < 300, answer.text
+    return dict(answer.json())
+
+
+def until(done: Callable[[], object], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_draft_is_previewed_and_stays_in_the_address(
+    monkeypatch: pytest.MonkeyPatch, stack: Stack
+) -> None:
+    until(lambda: stack.get("/decisions", limit=5)["rows"])
+    at = opened(monkeypatch, stack.url, "tuning", group="admission")
+    assert "the draft is kept in the address" in text(at)
+    at.number_input(key="set-admission.ttft_slack").set_value(2.5).run()
+    assert at.query_params["draft"] == "admission.ttft_slack:2.5"
+    assert at.slider(key="slide-admission.ttft_slack").value == 2.5
+    diff = rows(at, "Live against draft")[0]
+    assert (diff["Live"], diff["Draft"]) == ("1 ratio", "2.5 ratio")
+    assert "What it would do" in text(at)
+    assert not at.button(key="review_open").disabled
+    at.button(key="review_open").click().run()
+    assert at.button(key="review_apply").disabled  # no reason yet
+    assert not at.exception
+    at.button(key="discard").click().run()
+    assert "draft" not in at.query_params
+
+
+def test_a_viewer_sees_parameters_and_cannot_change_them(
+    monkeypatch: pytest.MonkeyPatch, stack: Stack
+) -> None:
+    at = opened(monkeypatch, stack.url, "tuning", role="viewer", group="linear",
+                draft="linear.alpha:0.9", base="1")  # fmt: skip
+    assert "You can look, not act" in text(at)
+    assert at.slider(key="slide-linear.alpha").disabled
+    assert at.button(key="review_open").disabled
+    assert "needs the role operator" in at.button(key="review_open").help
+
+
+def test_a_draft_of_an_older_revision_is_kept_and_can_be_put_on_the_live_one(
+    monkeypatch: pytest.MonkeyPatch, stack: Stack
+) -> None:
+    live = stack.get("/tunables")["revision"]
+    at = opened(monkeypatch, stack.url, "tuning", draft="linear.alpha:0.8", base=str(live))
+    made = act(stack, "/revisions", changes={"linear.beta": 0.4}, base=live, reason="other hand")
+    try:
+        at.run()
+        assert f"Revision {made['revision']} became live since" in text(at)
+        assert at.button(key="review_open").disabled
+        at.button(key="rebase").click().run()
+        assert "became live since" not in text(at)
+        assert rows(at, "Live against draft")[0]["Parameter"] == "linear.alpha"
+        assert not at.button(key="review_open").disabled
+        listed = rows(at, "Revisions, newest first")
+        assert listed[0]["Reason"] == "other hand"
+        assert "linear.beta 0.5 → 0.4" in str(listed[0]["Changes"])
+        at.query_params["revision"] = str(made["revision"])
+        at.run()
+        assert {r["Measure"] for r in rows(at, "Measured before and after the revision")} >= {
+            "TTFT p99",
+            "Cache hit",
+        }
+        assert not at.exception
+    finally:
+        act(stack, "/revisions/rollback", reason="back")
+
+
+def test_breakers_are_tripped_and_reset_and_the_history_says_so(
+    monkeypatch: pytest.MonkeyPatch, stack: Stack
+) -> None:
+    why = {"reason": "a drill", "author": "op"}
+    act(stack, "/nodes/both-3/breaker", action="trip", seconds=300, **why)
+    act(stack, "/breaker", action="trip", **why)
+    try:
+        until(lambda: stack.get("/history", kind="global_breaker.*")["events"])
+        at = opened(monkeypatch, stack.url, "breaker", range="1h")
+        found = text(at)
+        assert "tripped by hand" in found and "requests go round robin" in found
+        assert "The detector is off" in found
+        first = rows(at, "Breaker of every node")[0]
+        assert (first["Node"], first["Breaker"]) == ("both-3", "✕ tripped by hand")
+        assert (first["Reason"], first["By"]) == ("a drill", "op")
+        moved = rows(at, "Transitions, newest first")
+        assert {m["Machine"] for m in moved} == {"Node breaker", "Global breaker"}
+        assert {m["To"] for m in moved} == {"tripped"}
+        at.selectbox(key="machine").set_value("node breakers").run()
+        assert {m["Of"] for m in rows(at, "Transitions, newest first")} == {"both-3"}
+        at.button(key="breaker_reset").click().run()
+        assert at.selectbox(key="breaker_target").value == "global breaker"
+        assert at.button(key="breaker_do").disabled
+        assert not at.exception
+    finally:
+        act(stack, "/nodes/both-3/breaker", action="reset", **why)
+        act(stack, "/breaker", action="reset", **why)
+    viewer = opened(monkeypatch, stack.url, "breaker", role="viewer")
+    assert all(viewer.button(key=f"breaker_{a}").disabled for a in ("trip", "reset", "hold"))
+
+
+@pytest.mark.parametrize("page", ALL)
+def test_pages_say_that_the_service_is_down(monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    at = opened(monkeypatch, url, page)
+    assert "does not answer" in text(at)
+    assert len(at.dataframe) == 0
