@@ -31,6 +31,7 @@ from core.plan.case import (
 )
 from core.plan.decode_room import with_decode_room
 from core.plan.few import FewCandidates, candidates
+from core.plan.gathering import credited, gather
 from core.plan.placement import DecodeChoice, Reach, choose_decode
 from core.plan.refusal import Refuser
 from core.plan.transfer import Topology
@@ -106,8 +107,8 @@ class Conductor(Roster):
         if not case.left.count:
             return self._refuse.nobody(case)
         decided = self._place(case)
-        if case.with_hot is not None and isinstance(decided, Rejection):
-            case.left, case.with_hot = case.with_hot, None
+        if case.wider is not None and isinstance(decided, Rejection):
+            case.left, case.wider = case.wider, None
             return self._place(case)
         return decided
 
@@ -122,7 +123,8 @@ class Conductor(Roster):
         """Count the decision's load from now; the reservation must be finished once."""
         limit = decision.request.tbt_slo_s or self.tunables.slo.tbt_s
         made = self.ledger.begin(decision, now, tbt_slo_s=limit)
-        self.placed(made, now, hotspot=self.tunables.hotspot.enabled)
+        t = self.tunables
+        self.placed(made, now, hotspot=t.hotspot.enabled, coming=t.batching.coming)
         return made
 
     def match(self, keys: Mapping[int, Sequence[int]]) -> Ints:
@@ -190,8 +192,11 @@ class Conductor(Roster):
             batches = fleet.prefilling + fleet.decoding
             left = narrowed(fleet, standing, prefill_checks(fleet, request, batches))
         case = Case(request, now, keys, held, match, standing, left, self.policy)
+        case.credit = match
         if left.count and (self.tunables.hotspot.enabled or self.detector.breaker.tripped):
             self._avoid_hotspots(case)
+        if len(self.coming) and left.count:
+            self._count_coming(case)
         return case
 
     def _within_all_limits(self, request: Request) -> bool:
@@ -217,7 +222,21 @@ class Conductor(Roster):
             good[list(hot)] = False
             cooler = narrowed(self.fleet, case.left, [(Reason.HOTSPOT, good)])
             if 0 < cooler.count < case.left.count:
-                case.left, case.with_hot = cooler, case.left
+                case.left, case.wider = cooler, case.left
+
+    def _count_coming(self, case: Case) -> None:
+        """Take prefixes under way into account; see core.plan.gathering."""
+        fleet, t = self.fleet, self.tunables
+        if not t.batching.coming:
+            return
+        found = self.coming.find(case.keys, fleet.cells.generation)
+        found = {slot: n for slot, n in found.items() if self.trust.credited[slot]}
+        if not found:
+            return
+        if not (t.fetch.enabled and fleet.any_can_fetch):
+            case.credit = credited(case, found)
+        if case.wider is None and case.policy is not self._fallback:
+            gather(fleet, case, found, t)
 
     def _score(self, case: Case) -> None:
         fleet, t, policy = self.fleet, self.tunables, case.policy
@@ -228,7 +247,7 @@ class Conductor(Roster):
             t,
             case.request,
             case.now,
-            match=case.match,
+            match=case.credit,
             rows=rows,
             mean_prefill_s=self.ledger.mean_prefill_s,
             needs=needed(policy, t),
@@ -272,6 +291,11 @@ class Conductor(Roster):
     def _placed(self, case: Case, decode: DecodeChoice) -> Decision:
         fleet, f, slot, p = self.fleet, case.chosen, case.slot, case.predicted
         source, matched, prefix = f.source, f.match_tokens, f.prefix_tokens
+        reachable, coming = case.c.reachable_tokens, 0
+        if case.credit is not case.match:
+            reachable, seen = int(case.match.max()), matched
+            matched = int(case.match[slot])
+            coming = seen - matched
         generation, nothing = fleet.cells.generation, decode.table is NOTHING_TO_DECODE
         node = fleet.node_at(slot)
         return Decision(
@@ -287,7 +311,8 @@ class Conductor(Roster):
             decode_slot=Slot(decode.slot),
             decode_generation=generation[decode.slot],
             match_tokens=matched,
-            reachable_tokens=case.c.reachable_tokens,
+            reachable_tokens=reachable,
+            coming_tokens=coming,
             prefix_tokens=prefix,
             fetch_from=None if source is None else fleet.node_at(source),
             fetch_tokens=0 if source is None else prefix - matched,

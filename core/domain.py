@@ -112,6 +112,8 @@ class Reason(enum.StrEnum):
     NO_PATH = "no_kv_path"
     """The prompt's KV cannot get to the node, or from it to any node that generates."""
     ALREADY_TRIED = "already_tried"
+    COLD_PREFIX = "cold_prefix_elsewhere"
+    """Another node computes the prompt's prefix, which nobody holds yet."""
 
 
 class OutcomeKind(enum.StrEnum):
@@ -284,7 +286,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     reachable_tokens: int
     """Best match over all nodes that could serve the request: what a perfect choice reuses."""
     prefix_tokens: int
-    """Tokens costed as cached: match, or the best holder's match when blocks are fetched."""
+    """Tokens costed as cached: match and what is coming, or the best holder's match when blocks
+    are fetched."""
     fetch_from: NodeId | None
     fetch_tokens: int
     predicted: Prediction
@@ -292,6 +295,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     excluded: Mapping[Reason, tuple[NodeId, ...]]
     decode_candidates: CandidateTable | None = None
     decode_excluded: Mapping[Reason, tuple[NodeId, ...]] = {}
+    coming_tokens: int = 0
+    """Prompt tokens beyond the match that earlier requests are computing on the prefill node."""
     handover_tokens: int = 0
     """Prompt tokens whose KV moves to the decode node; 0 where it stays in place."""
     signal: str = "exact"

@@ -211,14 +211,19 @@ def _relative(a: float, b: float) -> float:
 def _missed_match(d: DecisionRecord, prefill: Selection) -> str:
     if not d.placed or d.match_tokens >= d.reachable_tokens:
         return ""
-    best = max(prefill.candidates, key=lambda c: c.inputs.get("match_tokens", 0.0), default=None)
-    held = best.inputs.get("match_tokens", 0.0) if best else 0.0
+    best = max(prefill.candidates, key=_held, default=None)
+    held = _held(best) if best else 0.0
     if best is None or best.chosen or held < d.reachable_tokens:
         return (
             f"The node that holds {d.reachable_tokens} tokens was no candidate, "
             "or is not among the best that were kept."
         )
     return f"{best.node} holds {held:.0f} tokens, but lost: {best.why_not}."
+
+
+def _held(c: Ranked) -> float:
+    """Matched tokens that a candidate held; policies also see those under way."""
+    return c.inputs.get("match_tokens", 0.0) - c.inputs.get("coming_tokens", 0.0)
 
 
 def explain_json(stored: StoredDecision) -> str:

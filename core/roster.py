@@ -25,6 +25,7 @@ from core.fleet.ledger import Ledger, Reservation
 from core.fleet.state import FleetState, NodeCost
 from core.fleet.transition import TransitionEvent
 from core.fleet.trust import Signal, TrustBoard
+from core.index.coming import Coming
 from core.index.prefix_index import PrefixIndex
 from core.plan.calibration import Calibration
 from core.plan.cost_model import prefill_coefficients, profile, tbt_coefficients
@@ -59,6 +60,7 @@ class Roster:
         self.detector = detector
         self.calibration = Calibration(fleet)
         self.learn = learn
+        self.coming = Coming()
         self._events: list[TransitionEvent] = []
         ledger.on_close = self._closed
         ledger.on_first_token = self._first_token
@@ -211,6 +213,7 @@ class Roster:
 
     def tick(self, now: float) -> None:
         """Let timers of breakers, trust and detector run out; call a few times a second."""
+        self.coming.sweep(now)
         for machine in (self.breakers, self.trust, self.detector):
             for event in machine.tick(now):
                 self.note(event)
@@ -221,7 +224,7 @@ class Roster:
             return self.detector.group_of(chain)
         return None
 
-    def placed(self, r: Reservation, now: float, *, hotspot: bool) -> None:
+    def placed(self, r: Reservation, now: float, *, hotspot: bool, coming: bool) -> None:
         """Tell the index, breakers and detector that a decision is being carried out."""
         d = r.decision
         slots = self._current(d)
@@ -233,11 +236,26 @@ class Roster:
             chain = keys.get(self.fleet.cells.block_size[slot])
             if chain and self.trust.trust(slot) is Trust.APPROXIMATE:
                 self.index.record_route(slot, chain, now)
+            elif chain and coming and slot == d.prefill_slot:
+                self._expect(r, chain, now)
         if self.learn:
             for size, chain in keys.items():
                 self.index.touch(chain, size, now)
         if hotspot:
             self._watch(d, now)
+
+    def _expect(self, r: Reservation, chain: Sequence[int], now: float) -> None:
+        """The prompt's blocks are coming on its prefill node."""
+        d, size = r.decision, self.fleet.cells.block_size[r.decision.prefill_slot]
+        self.coming.sweep(now)
+        self.coming.begin(
+            r.key,
+            slot=d.prefill_slot,
+            generation=d.prefill_generation,
+            keys=chain,
+            block_size=size,
+            held_blocks=d.match_tokens // size,
+        )
 
     def _current(self, d: Decision) -> list[Slot]:
         """The decision's slots that still stand for the nodes it meant."""
@@ -292,10 +310,14 @@ class Roster:
             for event in self.breakers.record(Slot(slot), kind, now, ticket=ticket):
                 self.note(event)
         if outcome.kind is OutcomeKind.OK:
+            self.coming.done(r.key, now)
             self._learn(r, outcome, now)
+        else:
+            self.coming.end(r.key)
 
     def _first_token(self, r: Reservation, now: float) -> None:
         """The first token came: breakers on trial need not wait for the end of the stream."""
+        self.coming.done(r.key, now)
         for slot, ticket in r.tickets.items():
             for event in self.breakers.first_byte(Slot(slot), now, ticket=ticket):
                 self.note(event)

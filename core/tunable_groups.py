@@ -260,6 +260,7 @@ class Batching:
     load_min: float = number(0.5, 0.0, 1.0, "share", "below this mean load nothing waits")
     shared_tokens_min: int = number(512, 1, 1_000_000, "tokens", "shared cold prefix that groups")
     copies_max: int = number(2, 1, 64, "nodes", "nodes that compute one cold prefix at a time")
+    coming: bool = flag(True, "count prefixes under way, and gather who shares a cold one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,6 +83,11 @@ class Reservation:
         self._key = key
         self._ends_s: float | None = None
 
+    @property
+    def key(self) -> int:
+        """Its number in the ledger: rises with each reservation."""
+        return self._key
+
     def prefill_done(self, now: float, *, cached_tokens: int | None = None) -> None:
         """The prompt is computed: leave the queue, join the decode batch."""
         if cached_tokens is not None:

@@ -33,6 +33,7 @@ _GROUPS = {
     "signal": ("conductor_decisions_by_signal", "Decisions by rung of degradation", "signal"),
     "retries": ("conductor_retries", "Further attempts: free, budgeted, or refused", "budget"),
     "migration": ("conductor_migrations", "Copies of hot prefixes by state reached", "state"),
+    "coming": ("conductor_coming", "Tokens credited while under way, and those reused", "tokens"),
     "transition": ("conductor_transitions", "State changes of breakers, trust, health", "change"),
 }
 

@@ -136,6 +136,7 @@ def _decision(service: Service, d: Decision, *, exact: bool) -> dict[str, Any]:
         "exact_tokens": exact,
         "match_tokens": d.match_tokens,
         "reachable_tokens": d.reachable_tokens,
+        "coming_tokens": d.coming_tokens,
         "fetch_from": d.fetch_from,
         "fetch_tokens": d.fetch_tokens,
         "predicted": prediction(d.predicted),

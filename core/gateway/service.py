@@ -275,6 +275,10 @@ class Service:
         self.live.finished(d, outcome, now, good=good)
         self.control.finished(d, outcome, now, good=good)
         self.counters[f"outcome.{outcome.kind}"] += 1
+        if d.coming_tokens and outcome.cached_tokens is not None:
+            arrived = min(max(outcome.cached_tokens - d.match_tokens, 0), d.coming_tokens)
+            self.counters["coming.expected_tokens"] += d.coming_tokens
+            self.counters["coming.arrived_tokens"] += arrived
         if outcome.kind is OutcomeKind.OK and outcome.output_tokens:
             self.lengths.observe(d.request.model, outcome.output_tokens)
 

@@ -54,7 +54,7 @@ class Heat:
             self._rescale(now)
         weight = math.exp((now - self._origin_s) / WINDOW_S)
         above = 0
-        for depth in _depths(len(keys)):
+        for depth in depths_of(len(keys)):
             key = keys[depth - 1]
             point = self._young.get(key) or self._promote(key, above, depth, block_size)
             point.weight += weight
@@ -116,8 +116,8 @@ class Heat:
 
 
 @lru_cache(maxsize=4096)
-def _depths(blocks: int) -> tuple[int, ...]:
-    """1, 2, 3, 4, 6, 8, 12, 16, ... below `blocks`, and `blocks` itself."""
+def depths_of(blocks: int) -> tuple[int, ...]:
+    """Where a prompt is counted: 1, 2, 3, 4, 6, 8, 12, 16, ... below `blocks`, and `blocks`."""
     depths = []
     power = 1
     while power < blocks:

@@ -51,8 +51,11 @@ class Case:
     chosen: Chosen = field(init=False)
     row: int = -1
     slot: int = -1
-    with_hot: Standing | None = None
-    """`left` before a hot group's holders were taken out, where they were."""
+    credit: Ints = field(init=False)
+    """`match`, or more where a prefix is being computed: what policies see."""
+    wider: Standing | None = None
+    """`left` before nodes were taken out that could serve it all the same: a hot group's holders,
+    or those that do not compute the prompt's cold prefix."""
     undecodable: bool = False
     """Whether the node at `slot` leads to no decode node that could go on."""
     predicted: Prediction = field(init=False)
@@ -119,6 +122,8 @@ def candidate_table(
         "prefix_tokens": c.prefix_tokens,
         "kv_usage": c.kv_usage,
     }
+    if case.credit is not case.match:
+        columns["coming_tokens"] = (case.credit - case.match)[case.rows]
     return CandidateTable(
         nodes=tuple(fleet.node_at(slot) for slot in slots.tolist()),
         sense=case.policy.sense,

@@ -133,6 +133,7 @@ class Scenario:
             "migration.enabled": self.migration,
             "hotspot.enabled": self.hotspot,
             "batching.enabled": self.batching,
+            "batching.coming": False,
             "admission.mode": "reject" if self.rejecting in _ON_ARRIVAL else "off",
             "admission.early_rejection": self.rejecting != "now",
         }

@@ -466,7 +466,7 @@ def test_a_hot_groups_holders_give_way_for_their_cool_down():
     c = equal(
         "a", "b",
         changes={"hotspot.enabled": True, "hotspot.requests_min": 4, "policy": "linear",
-                 "linear.beta": 0.0},
+                 "linear.beta": 0.0, "batching.coming": False},
     )  # fmt: skip
     give(c, "a", chain(64))
     picked = []
@@ -505,7 +505,7 @@ def test_the_global_breaker_hands_scheduling_to_round_robin():
 
 
 def test_failures_open_the_breaker_and_first_tokens_close_it_again():
-    c = equal("a", "b", "c", changes={"breaker.half_open_trials": 3})
+    c = equal("a", "b", "c", changes={"breaker.half_open_trials": 3, "batching.coming": False})
     a = NodeId("a")
     others = frozenset({NodeId("b"), NodeId("c")})
     for i in range(5):

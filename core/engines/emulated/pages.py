@@ -160,5 +160,6 @@ def state(engine: Engine) -> dict[str, Any]:
             "replay_port": publisher.replay_port if publisher else None,
         },
         "steps": scheduler.counters.steps,
+        "computed_tokens": scheduler.counters.computed,
         "faults": engine.dice.faults.as_dict(),
     }

@@ -1,0 +1,53 @@
+"""A flood of requests that share a prefix nobody holds, before emulated engines that take time."""
+
+import asyncio
+
+import pytest
+from gateway_world import Engine, engines, gateway
+
+from core.tunables import Tunables
+
+SHARED = 6_144
+REQUESTS = 64
+NODES = 4
+
+
+@pytest.fixture(scope="module")
+def four():
+    slow = ("--profile", "generic-7b-1gpu", "--time-scale", "2", "--step-tokens-max", "2048")
+    with engines(*(Engine(f"n{i}", *slow) for i in range(NODES))) as made:
+        yield made
+
+
+async def flood(w, start: int) -> list[str]:
+    """Nodes that served 64 requests sent at once, all with one new prefix."""
+    shared = list(range(start, start + SHARED))
+
+    async def one(i: int) -> str:
+        answer = await w.complete([*shared, *([i + 1] * 40)], max_tokens=2)
+        assert answer.status == 200
+        return answer.headers["x-conductor-node"]
+
+    return await asyncio.gather(*(one(i) for i in range(REQUESTS)))
+
+
+async def computed(w, engine) -> int:
+    async with w.client.get(f"{engine.url}/emulated/state") as answer:
+        return (await answer.json())["computed_tokens"]
+
+
+async def test_a_flood_with_one_cold_prefix_is_prefilled_on_two_nodes_at_most(four):
+    specs = [e.spec(profile="generic-7b-1gpu", speed=2.0, kv_transfer="") for e in four]
+    tunables = Tunables().changed({"admission.mode": "off"})
+    async with gateway(*specs, tunables=tunables) as w:
+        before = [await computed(w, e) for e in four]
+        nodes = await flood(w, 10_000)
+        did = [await computed(w, e) - b for e, b in zip(four, before, strict=True)]
+        whole = [n for n in did if n >= SHARED]
+        assert 1 <= len(whole) <= 2 and len(set(nodes)) <= 2
+        # Nothing was computed beyond the copies and each request's own end.
+        assert sum(did) <= len(whole) * SHARED + REQUESTS * (40 + 2 * 32)
+        counters = w.service.counters
+        assert counters["coming.arrived_tokens"] >= 0.9 * counters["coming.expected_tokens"] > 0
+        await w.settled()
+        assert not len(w.service.conductor.coming) or w.service.conductor.coming._done
