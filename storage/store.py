@@ -19,6 +19,7 @@ from core.ports import (
     NodeShare,
     Page,
     ReplicaRecord,
+    RequestShares,
     RevisionRecord,
     ScheduledRecord,
     StandingRecord,
@@ -27,9 +28,10 @@ from core.ports import (
     StoredNode,
     TelemetryPoint,
     TimeBucket,
+    Timings,
 )
 from storage import decisions as decision_reads
-from storage import migrate, replicas, revisions, telemetry
+from storage import migrate, replicas, revisions, telemetry, timings
 from storage import series as series_reads
 from storage.changes import ChangeWatch
 from storage.database import FAILURES, first_line, parse_url, reader_engine, writer_engine
@@ -79,6 +81,16 @@ class Store:
         """Per prefill node, most decisions first."""
         with self._reading() as connection:
             return series_reads.node_shares(connection, start, end)
+
+    def shares(self, start: datetime, end: datetime, *, limit: int = 50_000) -> RequestShares:
+        """The newest `limit` decisions of the range by tenant, model and nodes."""
+        with self._reading() as connection:
+            return timings.shares(connection, start, end, limit)
+
+    def timings(self, start: datetime, end: datetime, *, limit: int = 5_000) -> Timings:
+        """Requests with an outcome among the newest `limit` decisions of the range."""
+        with self._reading() as connection:
+            return timings.timings(connection, start, end, limit)
 
     def telemetry(
         self, start: datetime, end: datetime, *, node: str | None = None, limit: int = 10_000

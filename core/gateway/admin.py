@@ -26,6 +26,7 @@ from core.gateway.admin_evidence import evidence_routes
 from core.gateway.admin_identity import identity_routes
 from core.gateway.admin_lab import lab_routes
 from core.gateway.admin_nodes import node_routes
+from core.gateway.admin_past import past_routes
 from core.gateway.auth import declare_roles
 from core.gateway.moves.routes import migration_routes
 from core.identity.principal import author
@@ -52,6 +53,7 @@ def create_admin(service: Service) -> FastAPI:
     app.include_router(_live_routes(service), prefix=wire.API_PREFIX)
     app.include_router(node_routes(service), prefix=wire.API_PREFIX)
     app.include_router(cache_routes(service), prefix=wire.API_PREFIX)
+    app.include_router(past_routes(service), prefix=wire.API_PREFIX)
     app.include_router(_record_routes(service), prefix=wire.API_PREFIX)
     app.include_router(_tuning_routes(service), prefix=wire.API_PREFIX)
     app.include_router(event_routes(service), prefix=wire.API_PREFIX)

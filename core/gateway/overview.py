@@ -116,6 +116,7 @@ def _point(b: Bucket, at: datetime) -> wire.SeriesPoint:
         finished=b.finished,
         errors=b.errors,
         aborted=b.aborted,
+        good=b.good,
         ttft_s=quantiles(b.ttft),
         tbt_s=quantiles(b.tbt),
         hit_achieved=b.hit_achieved,

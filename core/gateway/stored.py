@@ -135,6 +135,7 @@ def series_points(buckets: list[TimeBucket], step: timedelta) -> list[wire.Serie
                 finished=b.finished,
                 errors=b.failed,
                 aborted=b.aborted,
+                good=max(b.finished - b.failed - b.aborted - b.slo_missed, 0),
                 ttft_s=_spread(b.finished, b.ttft_p50_s, b.ttft_p90_s, b.ttft_p99_s),
                 tbt_s=_spread(b.finished, b.tbt_p50_s, b.tbt_p90_s, b.tbt_p99_s),
                 hit_achieved=_share(b.match_tokens, b.prompt_tokens),

@@ -10,12 +10,16 @@ from core.ports.answers import (
     NodeShare,
     Page,
     ReplicaRecord,
+    RequestShare,
+    RequestShares,
     StandingRecord,
     StoreCounts,
     StoredDecision,
     StoredNode,
     TelemetryPoint,
     TimeBucket,
+    Timing,
+    Timings,
 )
 from core.ports.records import (
     DecisionRecord,
@@ -47,6 +51,8 @@ __all__ = [
     "RecordSink",
     "RecordStore",
     "ReplicaRecord",
+    "RequestShare",
+    "RequestShares",
     "RevisionRecord",
     "ScheduledRecord",
     "SinkCounters",
@@ -56,4 +62,6 @@ __all__ = [
     "StoredNode",
     "TelemetryPoint",
     "TimeBucket",
+    "Timing",
+    "Timings",
 ]

@@ -110,6 +110,64 @@ class NodeShare:
     reachable_tokens: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestShare:
+    """How the requests of one tenant for one model fared on one pair of nodes.
+
+    `decisions` includes rejections; the counts from `finished` on are of outcomes.
+    """
+
+    tenant: str
+    model: str
+    prefill_node: str
+    """Empty for rejections."""
+    decode_node: str
+    decisions: int
+    rejected: int
+    finished: int
+    failed: int
+    """Outcomes other than ok and client_abort."""
+    aborted: int
+    ttft_missed: int
+    tbt_missed: int
+    slo_missed: int
+    """Either limit, or both."""
+    prompt_tokens: int
+    match_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestShares:
+    """Groups, the largest first, over `decisions` decisions since `covered_from`."""
+
+    groups: tuple[RequestShare, ...]
+    decisions: int
+    covered_from: datetime | None
+    """Time of the oldest decision that was read; None without any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """One request: what was promised, expected, and observed (seconds)."""
+
+    at: datetime
+    prefill_node: str | None
+    predicted_ttft_s: float | None
+    predicted_tbt_s: float | None
+    ttft_slo_s: float | None
+    tbt_slo_s: float | None
+    ttft_s: float | None
+    tbt_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Requests newest first, and how far back was looked."""
+
+    requests: tuple[Timing, ...]
+    covered_from: datetime | None
+
+
 @dataclass(frozen=True, slots=True)
 class TelemetryPoint:
     """One stored reading."""

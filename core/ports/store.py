@@ -12,12 +12,14 @@ from core.ports.answers import (
     NodeShare,
     Page,
     ReplicaRecord,
+    RequestShares,
     StandingRecord,
     StoreCounts,
     StoredDecision,
     StoredNode,
     TelemetryPoint,
     TimeBucket,
+    Timings,
 )
 from core.ports.records import EventRecord, RevisionRecord, ScheduledRecord
 
@@ -74,6 +76,14 @@ class RecordStore(ControlStore, Protocol):
 
     def node_shares(self, start: datetime, end: datetime) -> Sequence[NodeShare]:
         """Per prefill node, most decisions first."""
+        ...
+
+    def shares(self, start: datetime, end: datetime, *, limit: int = 50_000) -> RequestShares:
+        """The newest `limit` decisions of the range by tenant, model and nodes."""
+        ...
+
+    def timings(self, start: datetime, end: datetime, *, limit: int = 5_000) -> Timings:
+        """Requests with an outcome among the newest `limit` decisions of the range."""
         ...
 
     def telemetry(

@@ -29,6 +29,9 @@ POST     /lab/jobs                       LabAsk -> LabJob (201)
 GET      /lab/jobs/{id}                  -> LabJob, with its result
 DELETE   /lab/jobs/{id}                  cancel, or forget an ended one -> LabJob
 GET      /series                         query: window=live|minutes, from, to -> Series
+GET      /shares                         query: since, until, limit -> Shares
+GET      /timings                        query: since, until, limit -> TimingsView
+GET      /nodes/{id}/readings            query: since, until, points -> Readings
 GET      /tunables                       -> TunablesView
 PUT      /tunables                       TunablesChange -> TunablesView (409 stale, 422 field)
 GET      /policies                       -> PolicyList
@@ -175,6 +178,16 @@ from core.wire.nodes import (
     NodeRegistration,
     PlaceAsk,
 )
+from core.wire.past import (
+    Calibration,
+    CalibrationBin,
+    MarginBin,
+    Readings,
+    ReadingView,
+    Shares,
+    ShareView,
+    TimingsView,
+)
 from core.wire.series import (
     Series,
     SeriesPoint,
@@ -196,6 +209,8 @@ __all__ = [
     "BreakerAction",
     "BreakerView",
     "CacheTree",
+    "Calibration",
+    "CalibrationBin",
     "CanaryAsk",
     "CanaryView",
     "CandidateView",
@@ -234,6 +249,7 @@ __all__ = [
     "LabSources",
     "LookupAsk",
     "LookupView",
+    "MarginBin",
     "MigrationAsk",
     "MigrationCancel",
     "MigrationList",
@@ -257,6 +273,8 @@ __all__ = [
     "PreviewFigures",
     "PreviewView",
     "Quantiles",
+    "ReadingView",
+    "Readings",
     "ReplayView",
     "Replication",
     "ReplicationPoint",
@@ -273,11 +291,14 @@ __all__ = [
     "SeriesPoint",
     "ServiceView",
     "ShadowView",
+    "ShareView",
+    "Shares",
     "SideView",
     "SignIn",
     "SignedIn",
     "StaleBody",
     "StaleDetail",
+    "TimingsView",
     "Totals",
     "TreeCellView",
     "TrialAsk",

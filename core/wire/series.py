@@ -19,6 +19,8 @@ class SeriesPoint(Answer):
     errors: int = 0
     """Engine errors and time-outs."""
     aborted: int = 0
+    good: int = 0
+    """Finished within both limits."""
     ttft_s: Quantiles | None = None
     tbt_s: Quantiles | None = None
     hit_achieved: float | None = None

@@ -1,6 +1,7 @@
 """The admin API, health and metrics of a running scheduler, with a real record store."""
 
 import re
+import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -72,8 +73,6 @@ async def test_decisions_are_stored_found_and_explained(pair, tmp_path):
             return await get(w, "/decisions", wire.DecisionPage, **query)
 
         async def rows(n, **query):
-            import time
-
             end = time.monotonic() + 10
             while len((found := await page(**query)).rows) < n:
                 assert time.monotonic() < end
@@ -255,3 +254,25 @@ async def test_a_service_without_a_store_says_so(pair):
         found = await get(w, "/decisions", None, status=503)
         assert found.error.code == "store_unavailable"
         assert (await w.complete("x", max_tokens=2)).status == 200
+
+
+async def test_stored_requests_are_summed_up(pair, tmp_path):
+    async with world(pair, tmp_path) as w:
+        for n in range(3):
+            headers = {"x-conductor-tenant": "team-a"}
+            answer = await w.complete([40 + n] * 64, max_tokens=4, stream=True, headers=headers)
+            await answer.read()
+        await w.settled()
+        end = time.monotonic() + 10
+        while (found := await get(w, "/timings", wire.TimingsView)).requests < 3:
+            assert time.monotonic() < end
+            w.service.recorder.drain()
+        assert found.requests == found.ttft.count == 3
+        assert sum(b.ttft for b in found.margins) == 3
+        shares = await get(w, "/shares", wire.Shares)
+        assert {(g.tenant, g.model) for g in shares.groups} == {("team-a", MODEL)}
+        assert sum(g.finished for g in shares.groups) == shares.decisions == 3
+        readings = await get(w, "/nodes/a/readings", wire.Readings)
+        assert readings.node == "a"
+        error = await get(w, "/shares", None, status=400, since="2000-01-01T00:00:00Z")
+        assert error.error.param == "since"

@@ -606,3 +606,51 @@ def _plans(store: Store, query: DecisionQuery) -> list[str]:
     store.decisions(query)
     event.remove(engine, "before_cursor_execute", explain)
     return plans[0]
+
+
+def test_shares_group_the_newest_requests_and_say_how_far_back_they_reach(storage):
+    end = T0 + timedelta(hours=1)
+    store = keep(
+        storage,
+        *(decision(n, tenant="a" if n % 3 else "b", decode_node="d0") for n in range(9)),
+        rejected(9, tenant="a"),
+        outcome(0),
+        outcome(1, slo_missed="ttft"),
+        outcome(2, slo_missed="ttft+tbt"),
+        outcome(4, kind="engine_error"),
+        outcome(5, kind="client_abort"),
+    )
+    whole = store.shares(T0, end)
+    assert (whole.decisions, whole.covered_from) == (10, T0)
+    first, *rest = whole.groups
+    assert (first.tenant, first.prefill_node, first.decode_node) == ("a", "p0", "d0")
+    counts = (first.decisions, first.finished, first.failed, first.aborted)
+    assert counts == (6, 4, 1, 1)
+    assert (first.ttft_missed, first.tbt_missed, first.slo_missed) == (2, 1, 2)
+    assert (first.prompt_tokens, first.match_tokens) == (6000, 3600)
+    assert {(g.tenant, g.rejected, g.decisions) for g in rest} == {("a", 1, 1), ("b", 0, 3)}
+    newest = store.shares(T0, end, limit=4)
+    assert (newest.decisions, newest.covered_from) == (4, T0 + timedelta(seconds=6))
+    nothing = store.shares(T0 - timedelta(hours=2), T0)
+    assert (nothing.groups, nothing.decisions, nothing.covered_from) == ((), 0, None)
+    with pytest.raises(BadRequest):
+        store.shares(T0, end, limit=0)
+
+
+def test_timings_have_what_was_promised_expected_and_observed(storage):
+    store = keep(
+        storage,
+        decision(0, predicted_ttft_s=0.5, predicted_tbt_s=0.02, ttft_slo_s=1.0, tbt_slo_s=0.1),
+        decision(1),
+        decision(2),
+        outcome(0, ttft_s=0.6, tbt_s=0.03),
+        outcome(1, ttft_s=0.7),
+        outcome(2, kind="timeout"),
+    )
+    found = store.timings(T0, T0 + timedelta(minutes=1))
+    assert [(t.ttft_s, t.tbt_s) for t in found.requests] == [(0.7, None), (0.6, 0.03)]
+    first = found.requests[-1]
+    assert (first.predicted_ttft_s, first.predicted_tbt_s) == (0.5, 0.02)
+    assert (first.ttft_slo_s, first.tbt_slo_s, first.prefill_node) == (1.0, 0.1, "p0")
+    assert found.covered_from == T0
+    assert store.timings(T0, T0 + timedelta(minutes=1), limit=1).requests == ()
