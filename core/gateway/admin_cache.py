@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 
 from core import wire
 from core.gateway import cache_views
+from core.gateway.auth import LEAST_VIEWER
 from core.gateway.replication import STEP_S
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def cache_routes(service: Service) -> APIRouter:
         """Blocks and their copies over time."""
         return wire.Replication(step_s=STEP_S, points=service.upkeep.replication.points(points))
 
-    @router.post("/lookup")
+    @router.post("/lookup", openapi_extra=LEAST_VIEWER)
     async def lookup(asked: wire.LookupAsk) -> wire.LookupView:
         """Where a prompt lies in the fleet's caches. Reads only; nothing is counted."""
         return await cache_views.lookup(service, asked)
