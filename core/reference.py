@@ -13,7 +13,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from core.settings import Settings
+from core.settings import NodeTemplate, Settings
 from core.tunables import Tunables, leaves
 
 ROOT = Path(__file__).parent.parent
@@ -65,6 +65,9 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str
         inner = _model(info)
         if inner is None:
             yield f"{prefix}{name}", _default(info), _cell(info.description or "")
+        elif inner is NodeTemplate:
+            text = f"{info.description}: everything of `nodes[]` but id and url"
+            yield f"{prefix}{name}", "-", _cell(text)
         elif _repeated(info):
             yield from _fields(inner, f"{prefix}{name}[].")
         else:

@@ -86,11 +86,9 @@ class EventSettings(_Part):
         return value
 
 
-class NodeSettings(_Part):
-    """One engine server. Capacities left out are learned from the engine."""
+class NodeTemplate(_Part):
+    """What is said of an engine server, its name and address apart."""
 
-    id: str = Field(description="unique name", min_length=1, max_length=128)
-    url: str = Field(description="base URL, http://host:port")
     engine: EngineKind = Field(default=EngineKind.VLLM, description="vllm, sglang or emulated")
     role: Role = Field(default=Role.BOTH, description="prefill, decode or both")
     models: tuple[str, ...] = Field(
@@ -133,6 +131,23 @@ class NodeSettings(_Part):
     kv_store_url: str = Field(default="", description="LMCache's controller, http://host:port")
     kv_store_instance: str = Field(default="", description="its LMCache instance there")
 
+    def stated(self, id: str, url: str) -> NodeSpec:
+        """The node of that name and address as the core registers it."""
+        events = None
+        if isinstance(self.events, EventSettings):
+            events = EventEndpoints(**self.events.model_dump())
+        apart = {"host", "rack", "zone", "events"}
+        plain = {n: getattr(self, n) for n in NodeTemplate.model_fields if n not in apart}
+        place = Place(host=self.host, rack=self.rack, zone=self.zone)
+        return NodeSpec(id=NodeId(id), url=url, place=place, events=events, **plain)
+
+
+class NodeSettings(NodeTemplate):
+    """One engine server. Capacities left out are learned from the engine."""
+
+    id: str = Field(description="unique name", min_length=1, max_length=128)
+    url: str = Field(description="base URL, http://host:port")
+
     @field_validator("url")
     @classmethod
     def _http(cls, value: str) -> str:
@@ -142,12 +157,22 @@ class NodeSettings(_Part):
 
     def spec(self) -> NodeSpec:
         """The node as the core registers it."""
-        events = None
-        if isinstance(self.events, EventSettings):
-            events = EventEndpoints(**self.events.model_dump())
-        plain = self.model_dump(exclude={"id", "host", "rack", "zone", "events"})
-        place = Place(host=self.host, rack=self.rack, zone=self.zone)
-        return NodeSpec(id=NodeId(self.id), place=place, events=events, **plain)
+        return self.stated(self.id, self.url)
+
+
+class DiscoverySettings(_Part):
+    """Nodes behind a DNS name: several addresses, or a Kubernetes headless service."""
+
+    name: str = Field(
+        description="pool; its nodes are called name-address",
+        min_length=1,
+        max_length=64,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+    )
+    dns: str = Field(description="host name to look up", min_length=1, max_length=253)
+    port: Annotated[int, Field(ge=1, le=65535)] = Field(description="HTTP port of each node")
+    refresh_s: float = Field(default=10.0, ge=1.0, le=3600.0, description="s; between look-ups")
+    node: NodeTemplate = Field(default=NodeTemplate(), description="what each node is like")
 
 
 class LimitSettings(_Part):
@@ -286,6 +311,7 @@ class Settings(BaseSettings):
     )
     seed: int | None = Field(default=None, description="seed of tie-breaking; unset: random")
     nodes: tuple[NodeSettings, ...] = ()
+    discovery: tuple[DiscoverySettings, ...] = ()
     models: tuple[ModelSettings, ...] = ()
     limits: LimitSettings = LimitSettings()
     probe: ProbeSettings = ProbeSettings()
@@ -302,6 +328,9 @@ class Settings(BaseSettings):
             if node.id in seen:
                 raise ValueError(f"nodes: id {node.id!r} appears twice")
             seen.add(node.id)
+        pools = [pool.name for pool in self.discovery]
+        if twice := sorted({name for name in pools if pools.count(name) > 1}):
+            raise ValueError(f"discovery: name {twice[0]!r} appears twice")
         return self
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator, Callable
@@ -16,12 +17,14 @@ from core.clock import Clock, SystemClock, seeded
 from core.conductor import Conductor
 from core.control.lab import LabRules
 from core.domain import NodeId
-from core.engines.addresses import check_trusted, networks
+from core.engines.addresses import check_trusted, networks, parse_url
+from core.engines.guard import AddressGuard
 from core.engines.health import HealthRules
 from core.engines.parity import Parity
 from core.engines.supervisor import FleetSupervisor
 from core.engines.watch import WatchRules
-from core.errors import Invalid, UsageError
+from core.errors import EngineUnreachable, Invalid, UsageError
+from core.gateway.dns_nodes import DnsNodes, Pool
 from core.gateway.limits import Limits
 from core.gateway.restore import RESTORE_S, Restorer, StatedNode
 from core.gateway.service import Service
@@ -64,8 +67,10 @@ async def running_service(
     conductor = Conductor(tunables=tunables, rng=rng, new_id=timed_ids(clock, rng))
     with open_records(settings) as storage:
         recorder = Recorder(storage.sink, slo=lambda: conductor.tunables.slo)
+        guard = AddressGuard(networks(settings.registration.allowed_networks))
         supervisor = FleetSupervisor(
             conductor,
+            guard=guard,
             clock=clock,
             rng=random.Random(rng.getrandbits(64)),
             rules=watch_rules(settings.probe),
@@ -82,6 +87,7 @@ async def running_service(
             fleet=supervisor,
             limits=limits(settings.limits, settings.registration),
             authority=make_authority(settings),
+            guard=guard,
             rng=random.Random(rng.getrandbits(64)),
             version=product_version(),
             node_notes=supervisor.notes,
@@ -89,8 +95,13 @@ async def running_service(
         )
         restorer = Restorer(service, stated_nodes(settings))
         add_jobs(service, recorder, restorer)
+        pools = [DnsNodes(service, pool) for pool in dns_pools(settings)]
         async with drained(recorder), supervisor, service:
             await restorer.start()
+            for nodes in pools:
+                nodes.watch()
+                with contextlib.suppress(EngineUnreachable):  # the job tries again, and tells
+                    await nodes.refresh()
             yield service
 
 
@@ -109,6 +120,21 @@ def add_jobs(service: Service, recorder: Recorder, restorer: Restorer) -> None:
         every_s=RESTORE_S,
         what="nodes and cordons of before the start, while the store could not be read",
     )
+
+
+def dns_pools(settings: Settings) -> list[Pool]:
+    """The names of the settings behind which nodes stand."""
+    return [
+        Pool(
+            name=d.name,
+            host=d.dns,
+            port=d.port,
+            refresh_s=d.refresh_s,
+            template=d.node.stated(d.name, ""),
+            discover_events=d.node.events != "off",
+        )
+        for d in settings.discovery
+    ]
 
 
 def stated_nodes(settings: Settings) -> list[StatedNode]:
@@ -211,6 +237,9 @@ def check_nodes(settings: Settings) -> None:
         except UsageError as e:
             where = f"nodes.{node.id}.{e.field}"
             raise Invalid(f"nodes.{node.id}.{e.message}", field=where) from None
+    for pool in settings.discovery:
+        field = f"discovery.{pool.name}.dns"
+        parse_url(f"http://{pool.dns}:{pool.port}", field=field)
 
 
 def limits(s: LimitSettings, registration: RegistrationSettings) -> Limits:

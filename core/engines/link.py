@@ -10,6 +10,7 @@ from typing import Self
 from core.domain import EventEndpoints
 from core.engines.sockets import EventSockets, Frames
 from core.engines.stream_tools import StreamStatus, StreamTools
+from core.errors import ConductorError
 
 
 class Link:
@@ -78,11 +79,18 @@ class Link:
             context=self._tools.context,
             on_link=self._changed,
             limits=self._tools.rules.sockets,
+            pin=self._tools.pin,
         )
 
     async def _open(self) -> None:
-        await self._sockets.__aenter__()
         self._opened_s = self._tools.clock.now()
+        try:
+            await self._sockets.__aenter__()
+        except ConductorError as error:
+            # Not an address to connect to, or not now: asked again when links are made anew.
+            self._status.refused, self._receiver = error.message, None
+            return
+        self._status.refused = ""
         self._receiver = asyncio.create_task(self._receive())
 
     async def _close(self) -> None:

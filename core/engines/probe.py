@@ -16,6 +16,7 @@ import httpx
 
 from core.domain import NodeSpec, Telemetry
 from core.engines.base import Discovery, EngineAdapter
+from core.engines.guard import AddressGuard, GuardedTransport
 from core.engines.health import Probe
 from core.engines.parity import PROBES, Parity, Prompt, compare
 from core.errors import EngineBroken, EngineFault, EngineTimeout, EngineUnreachable
@@ -35,11 +36,18 @@ class Reading:
     epoch: str
 
 
-def make_client(*, timeout_s: float = 1.5, connections: int = 512) -> httpx.AsyncClient:
-    """The client all probes of a fleet share. Proxies of the environment are not used."""
+def make_client(
+    *, timeout_s: float = 1.5, connections: int = 512, guard: AddressGuard | None = None
+) -> httpx.AsyncClient:
+    """The client all probes of a fleet share. Proxies of the environment are not used.
+
+    guard: resolves and checks the nodes' names; by default addresses no node can have are refused.
+    """
+    limits = httpx.Limits(max_connections=connections, keepalive_expiry=30.0)
+    inner = httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
     return httpx.AsyncClient(
+        transport=GuardedTransport(guard or AddressGuard(), inner),
         timeout=timeout_s,
-        limits=httpx.Limits(max_connections=connections, keepalive_expiry=30.0),
         follow_redirects=False,
         trust_env=False,
     )

@@ -7,7 +7,7 @@ size, queue length, frame counts and waiting times are bounded.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -17,6 +17,7 @@ import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 from core.domain import EventEndpoints
+from core.errors import ConductorError
 from core.index.events import PAYLOAD_BYTES_MAX
 
 Frames = list[bytes]
@@ -50,10 +51,20 @@ class ReplayTimeout(Exception):
     """The replay socket stayed silent, or went on for too long."""
 
 
+Pin = Callable[[str], Awaitable[str]]
+"""A tcp address -> the same with a checked address for its host; ConductorError refuses it."""
+
+
+async def unpinned(address: str) -> str:
+    """The address as it is: whoever uses the sockets alone knows where they lead."""
+    return address
+
+
 class EventSockets:
     """Subscription and replay of one node. Use as an async context manager.
 
-    on_link(up) is called from the event loop with every connection made and lost.
+    on_link(up) is called from the event loop with every connection made and lost. Entering raises
+    ConductorError where `pin` refuses the address.
     """
 
     def __init__(
@@ -63,15 +74,18 @@ class EventSockets:
         context: zmq.asyncio.Context,
         on_link: Callable[[bool], None],
         limits: SocketLimits | None = None,
+        pin: Pin = unpinned,
     ) -> None:
         self._endpoints = endpoints
         self._context = context
         self._on_link = on_link
         self._limits = limits or SocketLimits()
+        self._pin = pin
         self._live: zmq.asyncio.Socket | None = None
         self._watch: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
+        address = await self._pin(self._endpoints.live)
         live = self._context.socket(zmq.SUB)
         self._live = live
         self._bound(live)
@@ -79,7 +93,7 @@ class EventSockets:
         live.setsockopt(zmq.SUBSCRIBE, self._endpoints.topic.encode())
         self._watch = asyncio.create_task(self._watch_link(live.get_monitor_socket(_WATCHED)))
         try:
-            live.connect(self._endpoints.live)
+            live.connect(address)
         except zmq.ZMQError:
             await self.__aexit__(None, None, None)
             raise
@@ -125,12 +139,12 @@ class EventSockets:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.replay_total_s
+        address = await self._replay_address()
         dealer = self._context.socket(zmq.DEALER)
         try:
             self._bound(dealer)
             dealer.setsockopt(zmq.RCVHWM, self._limits.replay_messages)
-            assert self._endpoints.replay is not None, "ask `replays` first"
-            dealer.connect(self._endpoints.replay)
+            dealer.connect(address)
             await dealer.send_multipart([b"", max(start, 0).to_bytes(8, "big")])
             ended, taken = False, 0
             while not ended:
@@ -144,6 +158,13 @@ class EventSockets:
                 yield frames
         finally:
             dealer.close(linger=0)
+
+    async def _replay_address(self) -> str:
+        assert self._endpoints.replay is not None, "ask `replays` first"
+        try:
+            return await self._pin(self._endpoints.replay)
+        except ConductorError as error:
+            raise ReplayTimeout(f"the replay socket is not asked: {error.message}") from error
 
     async def _answer(self, dealer: zmq.asyncio.Socket, timeout_s: float) -> Frames:
         try:

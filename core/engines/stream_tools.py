@@ -11,7 +11,7 @@ import zmq.asyncio
 
 from core.clock import Clock
 from core.conductor import Conductor
-from core.engines.sockets import SocketLimits
+from core.engines.sockets import Pin, SocketLimits, unpinned
 from core.index.event_stream import CursorStats, Status
 from core.index.ingest import IngestStats
 
@@ -65,6 +65,8 @@ class StreamTools:
     context: zmq.asyncio.Context
     rules: StreamRules = field(default_factory=StreamRules)
     turns: Turns = field(default_factory=Turns)
+    pin: Pin = unpinned
+    """Event address -> the checked address to connect to."""
     replays: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(8))
 
 
@@ -88,5 +90,7 @@ class StreamStatus:
     """Batches that an audit found missed."""
     problem: str = ""
     """What keeps the stream from being believed, in words; empty while all is well."""
+    refused: str = ""
+    """Why its address is not connected to; empty where it is."""
     cursor: CursorStats = field(default_factory=CursorStats)
     ingest: IngestStats | None = None

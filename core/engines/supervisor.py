@@ -17,6 +17,7 @@ from core.conductor import Conductor
 from core.domain import NodeId, NodeSpec
 from core.engines.base import Discovery
 from core.engines.discovery import ranks
+from core.engines.guard import AddressGuard
 from core.engines.node_supervisor import NodeSupervisor
 from core.engines.parity import Parity
 from core.engines.probe import Tokenizer, make_client
@@ -47,7 +48,8 @@ class FleetSupervisor:
     """Registers nodes with the conductor and watches them. Use as an async context manager.
 
     tokenizer: our token ids of (model, prompt), compared with each engine's own when it is
-    first met; on_parity gets the verdicts. rng: probe jitter.
+    first met; on_parity gets the verdicts. rng: probe jitter. guard: says which addresses the
+    nodes' names may have.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class FleetSupervisor:
         rng: random.Random | None = None,
         rules: WatchRules | None = None,
         stream_rules: StreamRules | None = None,
+        guard: AddressGuard | None = None,
         tokenizer: Tokenizer | None = None,
         on_parity: Callable[[NodeId, Parity], None] | None = None,
     ) -> None:
@@ -66,6 +69,7 @@ class FleetSupervisor:
         self._rng = rng or random.Random()
         self._rules = rules or WatchRules()
         self._stream_rules = stream_rules or StreamRules()
+        self._guard = guard or AddressGuard()
         self._tokenizer = tokenizer
         self._on_parity = on_parity
         self._supervisors: dict[NodeId, NodeSupervisor] = {}
@@ -82,12 +86,13 @@ class FleetSupervisor:
             context=self._context,
             rules=self._stream_rules,
             replays=asyncio.Semaphore(self._stream_rules.replays_at_once),
+            pin=self._guard.endpoint,
         )
         self._tools = WatchTools(
             conductor=self._conductor,
             clock=self._clock,
             rng=self._rng,
-            client=make_client(timeout_s=self._rules.scrape_timeout_s),
+            client=make_client(timeout_s=self._rules.scrape_timeout_s, guard=self._guard),
             stream=stream,
             rules=self._rules,
             nodes=self._supervisors.__len__,

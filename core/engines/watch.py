@@ -88,6 +88,8 @@ class NodeStatus:
             found += [f"tokens of {parity.model} differ: {m}" for m in parity.mismatches]
         if self.stream is not None and self.stream.problem:
             found.append(f"event stream: {self.stream.problem}")
+        if self.stream is not None and self.stream.refused:
+            found.append(f"event stream is not followed: {self.stream.refused}")
         if self.health in (Health.SUSPECT, Health.DEAD) and self.last_error:
             found.append(self.last_error)
         return tuple(found)

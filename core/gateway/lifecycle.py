@@ -84,8 +84,9 @@ class Lifecycle:
         Where an operator registers it, it starts afresh; else what was said of it holds.
         """
         service = self._service
-        if origin == "file":
+        if origin in ("file", "dns"):
             check_trusted(spec)
+            service.guard.trust(spec)
         else:
             await check_addresses(spec, service.limits.allowed_networks)
         await self.join(spec, origin=origin, discover_events=discover_events)

@@ -33,6 +33,7 @@ from core.domain import (
     Request,
 )
 from core.engines.base import EngineAdapter
+from core.engines.guard import AddressGuard
 from core.engines.registry import adapters
 from core.fleet.ledger import Reservation
 from core.gateway.budget import RetryBudget
@@ -107,6 +108,7 @@ class Service:
         engines: Mapping[EngineKind, EngineAdapter] | None = None,
         limits: Limits | None = None,
         authority: Authority | None = None,
+        guard: AddressGuard | None = None,
         rng: random.Random | None = None,
         version: str = "",
         node_notes: Mapping[NodeId, Sequence[str]] | None = None,
@@ -122,6 +124,7 @@ class Service:
         self.engines = dict(engines or adapters())
         self.limits = limits or Limits()
         self.authority = authority or Authority()
+        self.guard = guard or AddressGuard()
         self.rng = rng or random.Random()
         self.version = version
         self.node_notes = node_notes if node_notes is not None else {}
@@ -172,7 +175,7 @@ class Service:
     # -- life ------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        session = await self._stack.enter_async_context(make_session(self.limits))
+        session = await self._stack.enter_async_context(make_session(self.limits, self.guard))
         self._upstream = Upstream(session)
         self._stack.push_async_callback(self.upkeep.stop)
         self.upkeep.start()

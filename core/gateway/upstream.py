@@ -12,6 +12,7 @@ from typing import Self
 
 import aiohttp
 
+from core.engines.guard import AddressGuard, GuardedResolver
 from core.errors import EngineBroken, EngineFault, EngineUnreachable
 from core.gateway.limits import Limits
 
@@ -23,11 +24,18 @@ _BIG_BODY = 1 << 20
 _NO_AUTO = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
 
-def make_session(limits: Limits) -> aiohttp.ClientSession:
-    """The session of the data plane. Deadlines are the flights' business, not the session's."""
+def make_session(limits: Limits, guard: AddressGuard) -> aiohttp.ClientSession:
+    """The session of the data plane, which connects to what the guard has checked.
+
+    Deadlines are the flights' business, not the session's.
+    """
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
-            limit=0, ttl_dns_cache=10, keepalive_timeout=KEEPALIVE_S, enable_cleanup_closed=False
+            limit=0,
+            resolver=GuardedResolver(guard),
+            use_dns_cache=False,  # the guard keeps answers
+            keepalive_timeout=KEEPALIVE_S,
+            enable_cleanup_closed=False,
         ),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_timeout_s),
         cookie_jar=aiohttp.DummyCookieJar(),

@@ -34,7 +34,7 @@ async def service(folder, **more):
 
 
 def trip(reason="a fan is loud", **more) -> wire.BreakerAction:
-    return wire.BreakerAction(action="trip", reason=reason, author="ada", **more)
+    return wire.BreakerAction(action="trip", reason=reason, **more)
 
 
 def switch(s, node):
@@ -43,9 +43,9 @@ def switch(s, node):
 
 async def arranged(s, node) -> None:
     """Everything an operator can say of a node."""
-    s.lifecycle.change(node, wire.NodeChange(weight=2.5, note="new fan on Monday", author="bob"))
+    s.lifecycle.change(node, wire.NodeChange(weight=2.5, note="new fan on Monday"), author="bob")
     s.lifecycle.cordon(node, drain=True, reason="it is loud", author="ada")
-    switch_node(s, node, trip(seconds=3600))
+    switch_node(s, node, trip(seconds=3600), author="ada")
 
 
 def holds(s, node) -> None:
@@ -100,7 +100,7 @@ async def test_a_trip_that_ran_out_meanwhile_is_over(tmp_path):
 
 async def test_the_global_breaker_stays_tripped(tmp_path):
     async with service(tmp_path) as s:
-        switch_global(s, trip("the policy misbehaves"))
+        switch_global(s, trip("the policy misbehaves"), author="ada")
     async with service(tmp_path) as s:
         found = s.conductor.detector.breaker.switch
         assert (found.state, found.actor, found.until_s) == (State.TRIPPED, "ada", None)
