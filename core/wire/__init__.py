@@ -53,7 +53,6 @@ POST     /migrations                     MigrationAsk -> MigrationView (202; 404
 POST     /migrations/{id}/cancel         MigrationCancel -> MigrationView
 GET      /cache/hot                      query: limit, node -> HotPrefixes
 GET      /whoami                         -> WhoAmI
-GET      /cache/hot                      query: limit -> HotPrefixes
 GET      /cache/tree                     query: root, budget -> CacheTree
 GET      /cache/prefixes/{key}           -> PrefixView
 GET      /cache/replication              query: points -> Replication
