@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, Connection, FromClause, func, select
 
 from core.errors import StoreError
 from core.ports import (
+    AuditDraft,
     Cursor,
     DecisionQuery,
     EventRecord,
@@ -30,11 +31,12 @@ from core.ports import (
     TimeBucket,
     Timings,
 )
+from storage import audit_log, migrate, replicas, revisions, telemetry, timings
 from storage import decisions as decision_reads
-from storage import migrate, replicas, revisions, telemetry, timings
 from storage import series as series_reads
 from storage.changes import ChangeWatch
 from storage.database import FAILURES, first_line, parse_url, reader_engine, writer_engine
+from storage.identity_store import IdentityReads, told
 from storage.maintenance import Maintenance
 from storage.models import decisions, events, node_telemetry, nodes, outcomes
 from storage.retention import Rules
@@ -42,7 +44,7 @@ from storage.spool import MIB, Spool
 from storage.writer import Writer
 
 
-class Store:
+class Store(IdentityReads):
     """A `RecordStore`. Reads on connections that cannot write; every failure is a StoreError."""
 
     def __init__(self, database_url: str) -> None:
@@ -147,16 +149,16 @@ class Store:
         revision: RevisionRecord | None = None,
         scheduled: Sequence[ScheduledRecord] = (),
         events: Sequence[EventRecord] = (),
+        audit: AuditDraft | None = None,
     ) -> None:
         """Store all of one administrative act in one transaction; Conflict for a stale base."""
-        engine = writer_engine(self._url)
-        try:
-            with engine.begin() as connection:
-                revisions.commit_act(connection, revision, scheduled, events)
-        except FAILURES as error:
-            raise StoreError(f"the record store failed: {first_line(error)}") from error
-        finally:
-            engine.dispose()
+        entry = None
+        with self._writing() as connection:
+            revisions.commit_act(connection, revision, scheduled, events)
+            if audit is not None:
+                entry = audit_log.append(connection, audit)
+        if entry is not None:
+            told(entry)
 
     def replicas(self) -> Sequence[ReplicaRecord]:
         """Processes that share the database, the newest start first."""

@@ -21,6 +21,16 @@ from core.ports.answers import (
     Timing,
     Timings,
 )
+from core.ports.identity import (
+    AuditDraft,
+    AuditRecord,
+    ChainFault,
+    IdentityChange,
+    IdentityStore,
+    KeyRecord,
+    TokenRecord,
+    UserRecord,
+)
 from core.ports.records import (
     DecisionRecord,
     EventRecord,
@@ -40,11 +50,17 @@ from core.ports.store import (
 
 __all__ = [
     "NODE_STATES",
+    "AuditDraft",
+    "AuditRecord",
+    "ChainFault",
     "ControlStore",
     "Cursor",
     "DecisionQuery",
     "DecisionRecord",
     "EventRecord",
+    "IdentityChange",
+    "IdentityStore",
+    "KeyRecord",
     "NodeShare",
     "OutcomeRecord",
     "Page",
@@ -64,4 +80,6 @@ __all__ = [
     "TimeBucket",
     "Timing",
     "Timings",
+    "TokenRecord",
+    "UserRecord",
 ]

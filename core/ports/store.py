@@ -21,6 +21,7 @@ from core.ports.answers import (
     TimeBucket,
     Timings,
 )
+from core.ports.identity import AuditDraft, IdentityStore
 from core.ports.records import EventRecord, RevisionRecord, ScheduledRecord
 
 
@@ -45,12 +46,14 @@ class ControlStore(Protocol):
         revision: RevisionRecord | None = None,
         scheduled: Sequence[ScheduledRecord] = (),
         events: Sequence[EventRecord] = (),
+        audit: AuditDraft | None = None,
     ) -> None:
-        """Store all of one act in one transaction; Conflict for a stale revision."""
+        """Store all of one act, its audit entry too, in one transaction; Conflict for a stale
+        revision."""
         ...
 
 
-class RecordStore(ControlStore, Protocol):
+class RecordStore(ControlStore, IdentityStore, Protocol):
     """Answers questions about stored records. Every method may block, and raises StoreError
     where the store cannot be read; call it from a thread, never on the decision path."""
 
