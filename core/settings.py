@@ -266,6 +266,32 @@ class AuthSettings(_Part):
         return value
 
 
+class RecordSettings(_Part):
+    """How long records are kept, and how much waits on disk while the database is away."""
+
+    decisions_days: Positive = Field(
+        default=14.0, description="days; decisions, outcomes, readings, fine roll-ups"
+    )
+    rollups_days: Positive = Field(
+        default=400.0, description="days; roll-ups of five minutes and an hour, events"
+    )
+    delete_share_max: float = Field(
+        default=0.2, gt=0, le=1, description="a clean-up that would delete more of a table refuses"
+    )
+    spool_bytes_max: int = Field(
+        default=256 << 20, ge=1 << 20, description="bytes; records on disk while it is away"
+    )
+    export_rows_max: int = Field(
+        default=1_000_000, ge=1, description="rows; longest export over the admin API"
+    )
+
+
+class HistorySettings(_Part):
+    """The read-only API that `conductor up` starts beside the service, for its records."""
+
+    port: Port = Field(default=8081, description="TCP port on the server's host; 0: not started")
+
+
 class EmulationSettings(_Part):
     """The emulated fleet and workload that `conductor up` starts without nodes of your own."""
 
@@ -317,6 +343,8 @@ class Settings(BaseSettings):
     probe: ProbeSettings = ProbeSettings()
     registration: RegistrationSettings = RegistrationSettings()
     auth: AuthSettings = AuthSettings()
+    records: RecordSettings = RecordSettings()
+    history: HistorySettings = HistorySettings()
     emulation: EmulationSettings = EmulationSettings()
     lab: LabSettings = LabSettings()
     tunables: dict[str, Any] = Field(default={}, description="start values of live tunables")

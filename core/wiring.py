@@ -36,15 +36,10 @@ from core.identity.principal import AccessRole
 from core.policy import get_policy
 from core.prompt import LocalTokenizer, Prompts
 from core.recording import TELEMETRY_S, drained, record_telemetry
-from core.settings import (
-    AuthSettings,
-    LabSettings,
-    LimitSettings,
-    ProbeSettings,
-    RegistrationSettings,
-    Settings,
-)
+from core.relay import Relay
+from core.settings import AuthSettings, LabSettings, ProbeSettings, Settings
 from core.tunables import Tunables
+from storage.retention import Rules
 from storage.store import Keeping, Storage, open_storage
 
 log = logging.getLogger("conductor")
@@ -65,7 +60,8 @@ async def running_service(
     prompts = make_prompts(settings)
     rng = seeded(settings.seed)
     conductor = Conductor(tunables=tunables, rng=rng, new_id=timed_ids(clock, rng))
-    with open_records(settings) as storage:
+    changes = Relay()
+    with open_records(settings, on_change=changes.tell) as storage:
         recorder = Recorder(storage.sink, slo=lambda: conductor.tunables.slo)
         guard = AddressGuard(networks(settings.registration.allowed_networks))
         supervisor = FleetSupervisor(
@@ -85,7 +81,7 @@ async def running_service(
             store=storage.store,
             sink=storage.sink,
             fleet=supervisor,
-            limits=limits(settings.limits, settings.registration),
+            limits=limits(settings),
             authority=make_authority(settings),
             guard=guard,
             rng=random.Random(rng.getrandbits(64)),
@@ -93,10 +89,11 @@ async def running_service(
             node_notes=supervisor.notes,
             lab=lab_rules(settings.lab),
         )
+        service.store_upkeep = storage.upkeep
         restorer = Restorer(service, stated_nodes(settings))
         add_jobs(service, recorder, restorer)
         pools = [DnsNodes(service, pool) for pool in dns_pools(settings)]
-        async with drained(recorder), supervisor, service:
+        async with drained(recorder), supervisor, service, changes.followed(service.heard):
             await restorer.start()
             for nodes in pools:
                 nodes.watch()
@@ -165,13 +162,29 @@ def make_prompts(settings: Settings) -> Prompts:
     return Prompts(found)
 
 
-def open_records(settings: Settings) -> Storage:
-    """The record store with its upkeep; rows wait in the state directory while it is away."""
-    server = settings.server
+def open_records(
+    settings: Settings, *, on_change: Callable[[frozenset[str]], None] | None = None
+) -> Storage:
+    """The record store with its upkeep; rows wait in the state directory while it is away.
+
+    on_change: called from a thread with the topics that other processes changed.
+    """
+    server, records = settings.server, settings.records
+    rules = Rules(
+        decisions_days=records.decisions_days,
+        rollups_days=records.rollups_days,
+        share_max=records.delete_share_max,
+    )
     return open_storage(
         settings.database,
         spool_dir=settings.state_dir / "spool",
-        keeping=Keeping(version=product_version(), address=f"{server.host}:{server.port}"),
+        spool_bytes_max=records.spool_bytes_max,
+        keeping=Keeping(
+            version=product_version(),
+            address=f"{server.host}:{server.port}",
+            rules=rules,
+            on_change=on_change,
+        ),
     )
 
 
@@ -242,8 +255,9 @@ def check_nodes(settings: Settings) -> None:
         parse_url(f"http://{pool.dns}:{pool.port}", field=field)
 
 
-def limits(s: LimitSettings, registration: RegistrationSettings) -> Limits:
+def limits(settings: Settings) -> Limits:
     """The gateway's limits with the settings' values."""
+    s = settings.limits
     return Limits(
         body_bytes_max=s.body_bytes_max,
         requests_max=s.requests_max,
@@ -257,7 +271,8 @@ def limits(s: LimitSettings, registration: RegistrationSettings) -> Limits:
         prompt_memory_bytes=s.prompt_memory_bytes,
         queue_max=s.queue_max,
         queue_bytes_max=s.queue_bytes_max,
-        allowed_networks=networks(registration.allowed_networks),
+        allowed_networks=networks(settings.registration.allowed_networks),
+        export_rows_max=settings.records.export_rows_max,
     )
 
 

@@ -31,7 +31,6 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 TableName = Annotated[str, typer.Argument(help=f"One of {', '.join(transfer.NAMES)}.")]
 Day = Annotated[str | None, typer.Option(help="UTC time, e.g. 2026-03-01 or 2026-03-01T12:00.")]
-_RULES = retention.Rules()
 
 
 def register(app: typer.Typer) -> None:
@@ -88,11 +87,13 @@ def show_status(config: Config = None, json: Json = False) -> None:
 def vacuum(
     config: Config = None,
     decisions_days: Annotated[
-        float, typer.Option(min=0.0, help="Keep decisions, outcomes and readings so long.")
-    ] = _RULES.decisions_days,
+        float | None,
+        typer.Option(min=0.0, help="Keep decisions, outcomes and readings so long (settings)."),
+    ] = None,
     rollups_days: Annotated[
-        float, typer.Option(min=0.0, help="Keep roll-ups and events so long.")
-    ] = _RULES.rollups_days,
+        float | None,
+        typer.Option(min=0.0, help="Keep roll-ups and events so long (settings)."),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Even if that is more than a fifth of a table.")
     ] = False,
@@ -102,8 +103,13 @@ def vacuum(
     json: Json = False,
 ) -> None:
     """Delete what is too old, in small steps beside a running service; refresh statistics."""
-    url = load_settings(config).database
-    rules = retention.Rules(decisions_days=decisions_days, rollups_days=rollups_days)
+    settings = load_settings(config)
+    url, kept = settings.database, settings.records
+    rules = retention.Rules(
+        decisions_days=kept.decisions_days if decisions_days is None else decisions_days,
+        rollups_days=kept.rollups_days if rollups_days is None else rollups_days,
+        share_max=kept.delete_share_max,
+    )
     with failures_told(), _writing(url) as engine:
         _roll_up(engine)
         cleaned = retention.Retention(engine, rules).run(force=force)

@@ -12,17 +12,18 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import getpid
 
 from sqlalchemy import Connection, Engine
 
 from core.errors import StoreError
+from core.ports import StoreUpkeep
 from storage import partitions
 from storage.database import FAILURES, first_line, now_us, writer_engine
-from storage.replicas import Presence
+from storage.replicas import Presence, known
 from storage.retention import Cleaned, Retention, Rules
-from storage.rollups import RollUp
+from storage.rollups import RollUp, behind_s
 from storage.slots import Slots
 from storage.summary_models import LEVELS_S
 
@@ -32,20 +33,6 @@ _AHEAD_DAYS = 3
 _ROLL_BUDGET_S = 3.0
 _CLEAN_FOR_S, _CLEAN_BUDGET_S = 900.0, 3.0
 """How long one retention slot may go on, in turns that leave room for the rest."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upkeep:
-    """Figures of the loop; times are seconds since 1970 by this machine's clock, 0: never."""
-
-    rolled_at_s: float = 0.0
-    rolled_buckets: int = 0
-    cleaned_at_s: float = 0.0
-    deleted_rows: int = 0
-    refused: str = ""
-    """Why retention last refused a table; empty where it did not."""
-    failures: int = 0
-    last_error: str = ""
 
 
 class Maintenance:
@@ -73,7 +60,7 @@ class Maintenance:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)
         self._next_beat_s = self._clean_until_s = 0.0
-        self._state = Upkeep()
+        self._state = StoreUpkeep()
 
     def start(self) -> None:
         """Begin."""
@@ -87,7 +74,7 @@ class Maintenance:
             self._try(self._presence.leave)
         self._engine.dispose()
 
-    def upkeep(self) -> Upkeep:
+    def upkeep(self) -> StoreUpkeep:
         """Figures for metrics and the console."""
         return self._state
 
@@ -126,6 +113,12 @@ class Maintenance:
     def _beat(self) -> None:
         self._presence.beat()
         self._next_beat_s = time.monotonic() + _BEAT_S
+        with self._engine.connect() as connection:
+            alive = sum(replica.alive for replica in known(connection))
+            lag_s = behind_s(connection)
+        self._state = replace(
+            self._state, beat_at_s=time.time(), replicas_alive=alive, rollup_lag_s=lag_s
+        )
 
     def _make_partitions(self, connection: Connection, _slot: int) -> None:
         today = now_us(connection) // partitions.DAY_US

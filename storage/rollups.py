@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, delete, insert, select, tuple_
+from sqlalchemy import Connection, Engine, Table, delete, func, insert, select, tuple_
 
-from storage.database import exclusive
+from storage.database import exclusive, now_us
 from storage.figures import MICROS, Found, from_rollups, from_rows
 from storage.models import decisions
 from storage.series import runs
@@ -153,6 +153,13 @@ def _horizon(connection: Connection, level_s: int) -> int:
     name = "decisions" if finer < 0 else horizon_name(LEVELS_S[finer])
     before_us = connection.scalar(select(horizons.c.before_us).where(horizons.c.name == name))
     return 0 if before_us is None else int(before_us)
+
+
+def behind_s(connection: Connection) -> float:
+    """Age of the oldest rows that wait to be rolled up; 0 where none does."""
+    m = summary_marks.c
+    oldest_us = connection.scalar(select(func.min(m.start_us)).where(m.level_s == LEVELS_S[0]))
+    return 0.0 if oldest_us is None else max(now_us(connection) - int(oldest_us), 0) / MICROS
 
 
 def horizon_name(level_s: int) -> str:

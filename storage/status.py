@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from alembic.migration import MigrationContext
 from sqlalchemy import Connection, Engine, func, select, text
 
+from core.ports import StoreStatus
 from storage import migrate, partitions, replicas, spool_format
 from storage.database import parse_url, reader_engine
 from storage.models import decisions, events, node_telemetry, outcomes
@@ -18,19 +20,52 @@ _TABLES = (decisions, outcomes, node_telemetry, events, rollups)
 
 def of(database_url: str, *, spool_dir: Path | None = None) -> dict[str, Any]:
     """Names and figures. StoreError where the database is away."""
-    found: dict[str, Any] = {
-        "database": parse_url(database_url).render_as_string(hide_password=True),
-        "schema": migrate.current(database_url),
-        "newest schema": migrate.head(),
-    }
     engine = reader_engine(database_url, connections=1)
     try:
-        if found["schema"] == found["newest schema"]:
+        found = read(engine, database_url)
+        alive: list[str] = []
+        if found.schema == found.newest_schema:
             with engine.connect() as connection:
-                found |= _figures(connection)
+                alive = [r.id for r in replicas.known(connection) if r.alive]
     finally:
         engine.dispose()
-    return found | _spool(spool_dir)
+    return {
+        "database": found.database,
+        "schema": found.schema or None,
+        "newest schema": found.newest_schema,
+        **found.rows,
+        "oldest decision": found.oldest_at,
+        "newest decision": found.newest_at,
+        "bytes": found.size_bytes,
+        "partitions": found.partitions,
+        "roll-ups behind": found.rollups_behind,
+        "replicas alive": alive,
+        **_spool(spool_dir),
+    }
+
+
+def read(engine: Engine, database_url: str) -> StoreStatus:
+    """The figures; those of an older or newer schema are left at nothing."""
+    newest, url = migrate.head() or "", parse_url(database_url)
+    found: dict[str, Any] = {
+        "size_bytes": 0,
+        "rows": {},
+        "oldest_at": None,
+        "newest_at": None,
+        "partitions": 0,
+        "rollups_behind": 0,
+    }
+    with engine.connect() as connection:
+        version = MigrationContext.configure(connection).get_current_revision() or ""
+        if version == newest:
+            found = _figures(connection)
+    return StoreStatus(
+        database=url.render_as_string(hide_password=True),
+        kind=url.get_backend_name(),
+        schema=version,
+        newest_schema=newest,
+        **found,
+    )
 
 
 def tidy(engine: Engine, *, shrink: bool) -> int:
@@ -65,13 +100,12 @@ def _figures(connection: Connection) -> dict[str, Any]:
         for table in _TABLES
     }
     return {
-        **rows,
-        "oldest decision": None if oldest is None else from_micros(oldest),
-        "newest decision": None if newest is None else from_micros(newest),
-        "bytes": _size_bytes(connection),
+        "rows": rows,
+        "oldest_at": None if oldest is None else from_micros(oldest),
+        "newest_at": None if newest is None else from_micros(newest),
+        "size_bytes": _size_bytes(connection),
         "partitions": len(partitions.existing(connection)),
-        "roll-ups behind": int(connection.scalar(behind) or 0),
-        "replicas alive": [r.id for r in replicas.known(connection) if r.alive],
+        "rollups_behind": int(connection.scalar(behind) or 0),
     }
 
 

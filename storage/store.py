@@ -27,15 +27,32 @@ from core.ports import (
     StoreCounts,
     StoredDecision,
     StoredNode,
+    StoreStatus,
+    StoreUpkeep,
     TelemetryPoint,
     TimeBucket,
     Timings,
 )
-from storage import audit_log, migrate, replicas, revisions, telemetry, timings
+from storage import (
+    audit_log,
+    download,
+    migrate,
+    replicas,
+    revisions,
+    status,
+    telemetry,
+    timings,
+)
 from storage import decisions as decision_reads
 from storage import series as series_reads
 from storage.changes import ChangeWatch
-from storage.database import FAILURES, first_line, parse_url, reader_engine, writer_engine
+from storage.database import (
+    FAILURES,
+    first_line,
+    parse_url,
+    reader_engine,
+    writer_engine,
+)
 from storage.identity_store import IdentityReads, told
 from storage.maintenance import Maintenance
 from storage.models import decisions, events, node_telemetry, nodes, outcomes
@@ -165,6 +182,23 @@ class Store(IdentityReads):
         with self._reading() as connection:
             return replicas.known(connection)
 
+    def ping(self) -> None:
+        """Ask for nothing: StoreError where the database cannot be read."""
+        with self._reading() as connection:
+            connection.execute(select(1))
+
+    def status(self) -> StoreStatus:
+        """The database in figures; reads whole indexes, so ask seldom."""
+        with told():
+            return status.read(self._reader, self._url)
+
+    def export(self, query: DecisionQuery, format: str, *, limit: int) -> Iterator[bytes]:
+        """The decisions of `query` beside their outcomes as the pieces of a CSV or Parquet file.
+
+        Newest first, at most `limit`. Each page is read in a transaction of its own.
+        """
+        return download.pieces(self.decisions, query, format, limit)
+
     def counts(self) -> StoreCounts:
         """Row counts; reads whole indexes, so ask seldom."""
         with self._reading() as connection:
@@ -215,6 +249,10 @@ class Storage:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def upkeep(self) -> StoreUpkeep:
+        """What this process did for its database; nothing where it does nothing."""
+        return StoreUpkeep() if self.maintenance is None else self.maintenance.upkeep()
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Store what is queued, for at most `timeout_s`, and give everything back."""

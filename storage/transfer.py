@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol, TextIO
 
 from sqlalchemy import (
     BigInteger,
@@ -79,7 +79,7 @@ class _Sink(Protocol):
 
 def count(connection: Connection, name: str, start: datetime | None, end: datetime | None) -> int:
     """How many rows an export will have, more or less."""
-    source = _source(name)
+    source = source_of(name)
     statement = select(func.count()).select_from(source.source)
     return int(connection.scalar(statement.where(*_range(source, start, end))) or 0)
 
@@ -97,14 +97,13 @@ def export(
 
     The format follows the file's ending. Conflict where the file exists.
     """
-    source, kind = _source(name), _format(path)
+    source, kind = source_of(name), _format(path)
     if path.exists():
         raise Conflict(f"file: {path} exists already", field="file")
     part = path.with_name(f"{path.name}.part")
     done = 0
-    opened = _csv_sink if kind == "csv" else _parquet_sink
     try:
-        with opened(part, name, source) as sink:
+        with _file_sink(part, kind, name, source) as sink:
             for rows in _pages(engine, source, start, end):
                 sink.write([tuple(row) for row in rows])
                 done += len(rows)
@@ -147,7 +146,8 @@ def _store(engine: Engine, inserter: Inserter, table: Table, rows: list[dict[str
         return insert_new(connection, table, rows)
 
 
-def _source(name: str) -> _Source:
+def source_of(name: str) -> _Source:
+    """What an export of a table reads; BadRequest for a name that is none."""
     if name == AUDIT:
         d, o = models.decisions, models.outcomes
         theirs = [c for c in o.c if c.name not in ("decision_id", "decided_us", "prefill_node")]
@@ -213,12 +213,23 @@ def _format(path: Path) -> str:
 
 
 @contextmanager
-def _csv_sink(path: Path, name: str, source: _Source) -> Iterator[_Sink]:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(source.names)
-        times = {source.names.index(n) for n in source.names if n.endswith("_us")}
-        yield _CsvSink(writer, times if name == AUDIT else set())
+def _file_sink(path: Path, kind: str, name: str, source: _Source) -> Iterator[_Sink]:
+    if kind == "csv":
+        with path.open("w", newline="", encoding="utf-8") as file, csv_sink(file, name) as sink:
+            yield sink
+    else:
+        with parquet_sink(path, name, source) as sink:
+            yield sink
+
+
+@contextmanager
+def csv_sink(file: TextIO, name: str) -> Iterator[_Sink]:
+    """Writes rows of a table's export to an open text file, its heading first."""
+    names = source_of(name).names
+    writer = csv.writer(file)
+    writer.writerow(names)
+    times = {place for place, label in enumerate(names) if label.endswith("_us")}
+    yield _CsvSink(writer, times if name == AUDIT else set())
 
 
 class _CsvSink:
@@ -242,7 +253,8 @@ def _cell(value: Any) -> Any:
 
 
 @contextmanager
-def _parquet_sink(path: Path, name: str, source: _Source) -> Iterator[_Sink]:
+def parquet_sink(file: Path | BinaryIO, name: str, source: _Source) -> Iterator[_Sink]:
+    """Writes rows of a table's export as row groups; complete when the context ends."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -251,7 +263,7 @@ def _parquet_sink(path: Path, name: str, source: _Source) -> Iterator[_Sink]:
         for label, column in zip(source.names, source.columns, strict=True)
     ]
     schema = pa.schema(fields, metadata={"conductor.table": name})
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         yield _ParquetSink(pa, writer, schema)
 
 

@@ -17,11 +17,16 @@ from core.conductor import Conductor
 from core.control import schedule
 from core.control.guard import Guard
 from core.control.revisions import KEPT_MAX, Book, Kind, Revision, from_record
-from core.errors import ConductorError, StoreError
+from core.errors import ConductorError, Conflict, StoreError
 from core.ports import EventRecord, RecordStore, RevisionRecord, ScheduledRecord
 from core.tunables import diff
 
 T = TypeVar("T")
+_KIND_EVENTS = {
+    Kind.ROLLBACK: "tunables.rolled_back",
+    Kind.GUARD: "guard.rolled_back",
+    Kind.CANARY: "canary.started",
+}
 AUTHOR = "conductor"
 """Author of what the control plane does by itself."""
 log = logging.getLogger("conductor.control")
@@ -83,9 +88,16 @@ class Acts:
         data = dict(facts or {}) or _event_data(revision, scheduled)
         entry = EventRecord(id=self._new_id(at), at=at, kind=event, data=data)
         record = None if revision is None else revision.record()
-        await asyncio.to_thread(
-            lambda: store.commit_act(revision=record, scheduled=scheduled, events=(entry,))
-        )
+        try:
+            await asyncio.to_thread(
+                lambda: store.commit_act(revision=record, scheduled=scheduled, events=(entry,))
+            )
+        except Conflict:
+            await self._catch_up()
+            if revision is not None:
+                changes = {path: new for path, (_, new) in revision.changes.items()}
+                self.book.check_base(revision.base, changes)
+            raise
         for change in scheduled:
             self.pending.pop(change.id, None)
             if change.state == "pending":
@@ -114,6 +126,27 @@ class Acts:
         if self._store is None:
             raise StoreError("this service keeps no records, so nothing can be changed")
         return self._store
+
+    # -- what other processes did ----------------------------------------------------------
+
+    async def catch_up(self) -> None:
+        """Make live what another process stored; StoreError where the store is away."""
+        async with self._lock:
+            if self.loaded:
+                await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        store = self._require()
+        records, waiting = await asyncio.to_thread(
+            lambda: (store.revisions(limit=KEPT_MAX), store.scheduled())
+        )
+        self.pending = {change.id: change for change in waiting}
+        missed = [record for record in reversed(records) if record.number > self.book.newest]
+        for revision in filter(None, map(_readable, missed)):
+            self._adopt(revision)
+            self.on_act(
+                _KIND_EVENTS.get(revision.kind, "tunables.changed"), _event_data(revision, ())
+            )
 
     # -- starting --------------------------------------------------------------------------
 

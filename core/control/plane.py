@@ -6,6 +6,7 @@ Reads and the hooks of the request path never wait for the store.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -24,7 +25,7 @@ from core.control.replay import Replayed, fleet_shape, replay
 from core.control.revisions import Kind, Revision, from_record, with_changes
 from core.control.trial_acts import TrialActs
 from core.domain import OutcomeKind
-from core.errors import Invalid, NotFound, StoreError
+from core.errors import Conflict, Invalid, NotFound, StoreError
 from core.ports import (
     Cursor,
     DecisionQuery,
@@ -89,11 +90,13 @@ class ControlPlane(TrialActs):
         if not self.loaded and not await self._try_load(now):
             return
         for change in schedule.due(self.pending.values(), self._clock.wall()):
-            await self._act(partial(self._carry_out, change))
+            with contextlib.suppress(Conflict):  # another process did it; we have caught up
+                await self._act(partial(self._carry_out, change))
         rules = self.conductor.tunables.guard
         evidence = self.guard.tick(now, rules, live=self.book.live.number)
         if evidence is not None:
-            await self._act(partial(self._guard_rollback, evidence))
+            with contextlib.suppress(Conflict):
+                await self._act(partial(self._guard_rollback, evidence))
         if self.canary is not None and not self.canary.ended and rules.enabled:
             why = self.canary.condemned(rules)
             if why:
@@ -112,6 +115,17 @@ class ControlPlane(TrialActs):
             self.last_error = error.message
             log.warning("revisions cannot be read yet: %s", error.message)
         return self.loaded
+
+    async def heard(self, topics: frozenset[str]) -> None:
+        """Somebody changed what is stored under these topics: follow."""
+        if "revisions" not in topics:
+            return
+        try:
+            await self.catch_up()
+        except StoreError as error:
+            # The store's watch calls again once it is back.
+            self.last_error = error.message
+            log.warning("revisions of other processes cannot be read: %s", error.message)
 
     # -- acts ------------------------------------------------------------------------------
 

@@ -130,6 +130,11 @@ class Book:
         self._kept[live.number] = live
         self._newest = max(newest, *self._kept)
 
+    @property
+    def newest(self) -> int:
+        """The highest number in use, candidates' included."""
+        return self._newest
+
     def history(self) -> list[Revision]:
         """Known revisions, newest first, candidates included."""
         return [self._kept[number] for number in sorted(self._kept, reverse=True)]

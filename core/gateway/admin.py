@@ -10,13 +10,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from core import wire
-from core.errors import BadRequest, ConductorError, Invalid, NotFound, StoreError
+from core.errors import BadRequest, ConductorError, Invalid, NotFound
 from core.explain import explain
 from core.gateway import errors, overview, stored
 from core.gateway.admin_cache import cache_routes
@@ -27,8 +27,10 @@ from core.gateway.admin_identity import identity_routes
 from core.gateway.admin_lab import lab_routes
 from core.gateway.admin_nodes import node_routes
 from core.gateway.admin_past import past_routes
+from core.gateway.admin_records import record_routes, required
 from core.gateway.auth import declare_roles
 from core.gateway.moves.routes import migration_routes
+from core.gateway.store_gate import store_gate
 from core.identity.principal import author
 from core.ports import RecordStore, StoredDecision
 
@@ -48,13 +50,15 @@ def create_admin(service: Service) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        dependencies=[Depends(store_gate(service))],
     )
     app.state.service = service
     app.include_router(_live_routes(service), prefix=wire.API_PREFIX)
     app.include_router(node_routes(service), prefix=wire.API_PREFIX)
     app.include_router(cache_routes(service), prefix=wire.API_PREFIX)
     app.include_router(past_routes(service), prefix=wire.API_PREFIX)
-    app.include_router(_record_routes(service), prefix=wire.API_PREFIX)
+    app.include_router(record_routes(service), prefix=wire.API_PREFIX)
+    app.include_router(_decision_routes(service), prefix=wire.API_PREFIX)
     app.include_router(_tuning_routes(service), prefix=wire.API_PREFIX)
     app.include_router(event_routes(service), prefix=wire.API_PREFIX)
     app.include_router(control_routes(service), prefix=wire.API_PREFIX)
@@ -92,7 +96,7 @@ def _live_routes(service: Service) -> APIRouter:
     return router
 
 
-def _record_routes(service: Service) -> APIRouter:
+def _decision_routes(service: Service) -> APIRouter:
     router = APIRouter(tags=["decisions"])
 
     @router.get("/decisions")
@@ -135,10 +139,7 @@ def _tuning_routes(service: Service) -> APIRouter:
 
 async def _read(service: Service, ask: Callable[[RecordStore], T]) -> T:
     """Ask the record store in a thread. StoreError without one."""
-    store = service.store
-    if store is None:
-        raise StoreError("this service keeps no records")
-    return await asyncio.to_thread(ask, store)
+    return await asyncio.to_thread(ask, required(service))
 
 
 def _find(store: RecordStore, name: str) -> StoredDecision:

@@ -43,6 +43,10 @@ class Limits:
     """Open reservations of schedulers elsewhere (POST /v1/schedule)."""
     reservation_ttl_s: float = 600.0
     """Default and largest life of such a reservation."""
+    export_rows_max: int = 1_000_000
+    """Rows of one exported file."""
+    exports_max: int = 2
+    """Exports at once; beyond it 429."""
     drain_s: float = 120.0
     """Longest wait for streams when the service stops."""
     prompt_memory_bytes: int = 64 * 1024 * 1024

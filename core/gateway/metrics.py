@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from core.domain import Health
 from core.gateway.live import LogHistogram, bin_floor
+from core.gateway.record_metrics import record_metrics
 from core.plan.prefill import fleet_load
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class ServiceCollector(Collector):
         yield from self._groups()
         yield from self._histograms()
         yield from self._process()
+        yield from record_metrics(self._service)
         yield from self._nodes()
 
     def _totals(self) -> Iterator[Metric]:
@@ -106,7 +108,6 @@ class ServiceCollector(Collector):
     def _process(self) -> Iterator[Metric]:
         service = self._service
         stats = service.conductor.index.stats()
-        counters = service.record_counters()
         for name, text, value in (
             ("requests_in_flight", "Requests in the gateway", len(service.flights)),
             ("reservations_open", "Placed requests not ended", len(service.conductor.ledger.open)),
@@ -116,12 +117,8 @@ class ServiceCollector(Collector):
             ("index_bytes", "Estimated memory of the prefix index", stats.memory_bytes),
             ("revision", "Live revision of the tunables", service.conductor.revision),
             ("panic", "Breakers are being ignored", service.conductor.breakers.panic),
-            ("records_queued", "Records not stored yet", counters.queued if counters else 0),
         ):
             yield GaugeMetricFamily(f"conductor_{name}", text, value=float(value))
-        dropped = CounterMetricFamily("conductor_records_dropped", "Records given up")
-        dropped.add_metric([], counters.dropped if counters else 0)
-        yield dropped
         yield from self._moves()
 
     def _moves(self) -> Iterator[Metric]:

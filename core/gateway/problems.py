@@ -50,6 +50,8 @@ def _process(service: Service) -> list[str]:
     counters = service.record_counters()
     if counters is not None and not counters.available:
         found.append(f"decisions cannot be stored: {counters.last_error}")
+    if counters is not None and counters.spooled:
+        found.append(f"{counters.spooled} records wait on disk for the database")
     if counters is not None and counters.dropped:
         found.append(f"{counters.dropped} records were dropped")
     if service.upkeep.worst_lag_s > LAG_S:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from time import perf_counter
@@ -55,7 +55,7 @@ from core.gateway.upkeep import Upkeep
 from core.gateway.upstream import Upstream, make_session
 from core.identity.authority import Authority
 from core.jobs import Jobs
-from core.ports import RecordSink, RecordStore, SinkCounters
+from core.ports import RecordSink, RecordStore, SinkCounters, StoreUpkeep
 from core.prompt import Prompts
 
 
@@ -94,6 +94,9 @@ class Service:
     and request ids. node_notes: what supervisors want an operator to know, by node. lab:
     bounds of the Lab.
     """
+
+    store_upkeep: Callable[[], StoreUpkeep] | None = None
+    """What this process did for the database; None where it does nothing."""
 
     def __init__(
         self,
@@ -304,6 +307,10 @@ class Service:
             dropped=found.dropped + self.recorder.dropped + self.recorder.failed,
             last_error=found.last_error or self.recorder.last_error,
         )
+
+    async def heard(self, topics: frozenset[str]) -> None:
+        """Another process, or this one, changed what is stored under these topics."""
+        await self.control.heard(topics)
 
     def problems(self) -> list[str]:
         """Sentences about what is wrong now, worst first; empty when all is well."""

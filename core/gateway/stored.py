@@ -35,6 +35,7 @@ def query_of(asked: wire.DecisionQuery) -> DecisionQuery:
         policy=asked.policy,
         model=asked.model,
         tenant=asked.tenant,
+        revision=asked.revision,
         kind=kind,
         code=code,
         below_best_match=asked.below_best,

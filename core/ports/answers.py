@@ -213,6 +213,49 @@ class ReplicaRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoreUpkeep:
+    """What a process did for its database since it started.
+
+    Times are seconds since 1970 by this machine's clock, 0: never.
+    """
+
+    beat_at_s: float = 0.0
+    """When this process last said that it is alive."""
+    replicas_alive: int = 0
+    rolled_at_s: float = 0.0
+    rolled_buckets: int = 0
+    rollup_lag_s: float = 0.0
+    """Age of the oldest rows that are not rolled up, whoever should have done it."""
+    cleaned_at_s: float = 0.0
+    deleted_rows: int = 0
+    refused: str = ""
+    """Why retention last refused a table; empty where it did not."""
+    failures: int = 0
+    last_error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreStatus:
+    """The database in figures."""
+
+    database: str
+    """Its URL without the password."""
+    kind: str
+    """``sqlite`` or ``postgresql``."""
+    schema: str
+    """Version of the schema; empty before the first migration."""
+    newest_schema: str
+    size_bytes: int
+    rows: Mapping[str, int]
+    """Rows by table."""
+    oldest_at: datetime | None
+    newest_at: datetime | None
+    """Times of the first and the last decision."""
+    partitions: int
+    rollups_behind: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCounts:
     """Rows kept; `open` is by how many placed decisions exceed the outcomes."""
 

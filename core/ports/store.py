@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from core.ports.answers import (
     StoreCounts,
     StoredDecision,
     StoredNode,
+    StoreStatus,
     TelemetryPoint,
     TimeBucket,
     Timings,
@@ -117,6 +118,21 @@ class RecordStore(ControlStore, IdentityStore, Protocol):
 
     def replicas(self) -> Sequence[ReplicaRecord]:
         """Processes that share the database, the newest start first."""
+        ...
+
+    def ping(self) -> None:
+        """Ask for nothing: StoreError where the store cannot be read."""
+        ...
+
+    def status(self) -> StoreStatus:
+        """The database in figures; reads whole indexes, so ask seldom."""
+        ...
+
+    def export(self, query: DecisionQuery, format: str, *, limit: int) -> Iterator[bytes]:
+        """Decisions beside their outcomes as the pieces of a file, newest first, at most `limit`.
+
+        `format`: ``csv`` or ``parquet``. The pieces are read as they are asked for.
+        """
         ...
 
     def counts(self) -> StoreCounts:

@@ -19,6 +19,7 @@ POST     /nodes/{id}/breaker             BreakerAction -> NodeView
 GET      /breaker                        the global breaker -> BreakerView
 POST     /breaker                        BreakerAction -> BreakerView
 GET      /decisions                      query: see DecisionQuery -> DecisionPage
+GET      /decisions/export               query: see ExportQuery -> a CSV or Parquet file
 GET      /decisions/{id}                 id, unique prefix of one, or request id -> DecisionDetail
 POST     /decisions/{id}/what-if         WhatIfAsk -> WhatIfView
 GET      /history                        query: kind, node, since, until, limit -> EventHistory
@@ -47,6 +48,8 @@ POST     /preview                        PreviewAsk -> PreviewView
 GET      /shadow, /canary, /guard        -> ShadowView, CanaryView, GuardView
 POST     /shadow/start, /canary/start    TrialAsk -> ShadowView, CanaryAsk -> CanaryView
 POST     /shadow/stop, /canary/stop      Why -> ShadowView, CanaryView
+GET      /storage                        -> StorageView
+GET      /replicas                       -> ReplicaList
 GET      /events                         query: kind, after; Last-Event-ID -> text/event-stream
 GET      /migrations                     query: limit -> MigrationList
 POST     /migrations                     MigrationAsk -> MigrationView (202; 404, 409)
@@ -187,6 +190,16 @@ from core.wire.past import (
     ShareView,
     TimingsView,
 )
+from core.wire.records import (
+    DatabaseView,
+    ExportQuery,
+    ReplicaList,
+    ReplicaView,
+    SpoolView,
+    StorageView,
+    UpkeepView,
+    WriterView,
+)
 from core.wire.series import (
     Series,
     SeriesPoint,
@@ -215,6 +228,7 @@ __all__ = [
     "CandidateView",
     "ChainView",
     "ComparedView",
+    "DatabaseView",
     "DecisionDetail",
     "DecisionPage",
     "DecisionQuery",
@@ -229,6 +243,7 @@ __all__ = [
     "EventsAsk",
     "ExampleView",
     "ExpectedView",
+    "ExportQuery",
     "FleetState",
     "FullRevision",
     "GuardView",
@@ -275,6 +290,8 @@ __all__ = [
     "ReadingView",
     "Readings",
     "ReplayView",
+    "ReplicaList",
+    "ReplicaView",
     "Replication",
     "ReplicationPoint",
     "RevisionAsk",
@@ -295,8 +312,10 @@ __all__ = [
     "SideView",
     "SignIn",
     "SignedIn",
+    "SpoolView",
     "StaleBody",
     "StaleDetail",
+    "StorageView",
     "TimingsView",
     "Totals",
     "TreeCellView",
@@ -304,9 +323,11 @@ __all__ = [
     "TunableView",
     "TunablesChange",
     "TunablesView",
+    "UpkeepView",
     "WhatIfAsk",
     "WhatIfCandidate",
     "WhatIfView",
     "WhoAmI",
     "Why",
+    "WriterView",
 ]

@@ -85,6 +85,7 @@ class DecisionQuery(Ask):
     policy: str | None = None
     model: str | None = None
     tenant: str | None = None
+    revision: int | None = Field(default=None, ge=0, le=2**31 - 1)
     outcome: OutcomeKind | Literal["open", "rejected"] | None = None
     code: str | None = None
     below_best: bool = False

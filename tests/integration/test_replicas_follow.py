@@ -1,0 +1,87 @@
+"""Two schedulers on one database: what one changes is live in the other within a second."""
+
+from __future__ import annotations
+
+import time
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from gateway_world import until
+
+from core.control.revisions import StaleBase
+from core.settings import load_settings
+from core.wiring import running_service
+
+
+async def nothing():
+    pass
+
+
+WHY = {"author": "op", "reason": "a test of it"}
+
+
+@asynccontextmanager
+async def two(url, tmp_path):
+    """Two whole services, each with a state directory of its own."""
+    one, other = (
+        load_settings(None, state_dir=tmp_path / name, database_url=url) for name in ("a", "b")
+    )
+    async with running_service(one) as a, running_service(other) as b:
+        await until(lambda: a.control.loaded and b.control.loaded)
+        yield a, b
+
+
+async def test_a_revision_of_one_is_live_in_the_other(record_url, tmp_path):
+    heard = []
+    async with two(record_url, tmp_path) as (a, b):
+        b.control.on_act = lambda kind, data: heard.append((kind, data["revision"]))
+        base = a.conductor.revision
+        made = await a.control.change({"linear.alpha": 0.25}, base=base, **WHY)
+        began_s = time.monotonic()
+        await until(lambda: b.conductor.revision == made.number)
+        print(f"followed after {time.monotonic() - began_s:.2f} s")
+        assert b.conductor.tunables.linear.alpha == 0.25
+        assert b.control.book.live.reason == "a test of it"
+        back = await b.control.rollback(None, base=made.number, **WHY)
+        await until(lambda: a.conductor.revision == back.number)
+        assert a.conductor.tunables.linear.alpha != 0.25
+        assert heard == [("tunables.changed", made.number), ("tunables.rolled_back", back.number)]
+        assert len(a.store.revisions()) == 3
+
+
+async def test_of_two_changes_at_once_the_later_hears_what_the_other_did(record_url, tmp_path):
+    async with two(record_url, tmp_path) as (a, b):
+        base = a.conductor.revision
+        b.control.catch_up = nothing  # not told yet: only the database knows
+        made = await a.control.change({"linear.alpha": 0.3}, base=base, **WHY)
+        with pytest.raises(StaleBase) as stale:
+            await b.control.change({"linear.alpha": 0.4}, base=base, **WHY)
+        assert stale.value.theirs["linear.alpha"][1] == 0.3
+        assert stale.value.yours["linear.alpha"][1] == 0.4
+        assert b.conductor.revision == made.number
+        again = await b.control.change({"linear.alpha": 0.4}, base=made.number, **WHY)
+        await until(lambda: a.conductor.revision == again.number)
+
+
+async def test_what_was_missed_is_taken_up_after_the_watch_comes_back(record_url, tmp_path):
+    """Whoever was not told finds it at the next look at the database."""
+    async with two(record_url, tmp_path) as (a, b):
+        b.control._store, kept = None, b.control._store
+        made = await a.control.change({"linear.alpha": 0.3}, base=a.conductor.revision, **WHY)
+        await until(lambda: "keeps no records" in b.control.last_error)
+        b.control._store = kept
+        again = await a.control.change({"linear.alpha": 0.4}, base=made.number, **WHY)
+        await until(lambda: b.conductor.revision == again.number)
+        assert [r.number for r in b.control.book.history()][:2] == [again.number, made.number]
+
+
+async def test_a_scheduled_change_is_carried_out_once(record_url, tmp_path):
+    async with two(record_url, tmp_path) as (a, b):
+        base = a.conductor.revision
+        due = datetime.now(UTC) + timedelta(seconds=1)
+        await a.control.schedule({"linear.alpha": 0.3}, due=due, until=None, **WHY)
+        await until(lambda: a.conductor.revision == b.conductor.revision == base + 1)
+        await until(lambda: not a.control.pending and not b.control.pending)
+        assert [r.kind for r in a.store.revisions()] == ["scheduled", "start"]
+        assert not [job.last_error for w in (a, b) for job in w.jobs.states() if job.failures]
