@@ -125,7 +125,7 @@ class AdminClient:
             raise Unreachable(f"no answer within {timeout_s:.0f} s") from e
         except httpx.HTTPError as e:
             raise Unreachable(_plain(e)) from e
-        if response.status_code not in (200, 201):
+        if not response.is_success:
             detail, stale = _error_detail(response), _stale_detail(response)
             raise Refused(response.status_code, detail, stale=stale)
         try:

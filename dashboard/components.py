@@ -63,6 +63,17 @@ def heading(title: str, note: str = "") -> None:
     st.html(f"<h2 class='cd-h'>{escape(title)} <span>{escape(note)}</span></h2>")
 
 
+def bar(share: float, words: str, level: Level = "none") -> None:
+    """A progress bar with a sentence, readable without its colour."""
+    percent = round(100 * min(max(share, 0.0), 1.0))
+    st.html(
+        f"<div class='cd-bar'><div class='cd-word cd-{level}'>{SIGN[level]} {escape(words)}</div>"
+        f"<div class='cd-track' role='progressbar' aria-valuenow='{percent}' aria-valuemin='0' "
+        f"aria-valuemax='100' aria-label='{escape(words, quote=True)}'>"
+        f"<div class='cd-fill cd-f-{level}' style='width:{percent}%'></div></div></div>"
+    )
+
+
 def badge(label: str, value: str, level: Level | None = None) -> str:
     """Markup of one badge of the frame; with a level, a sign and a colour."""
     sign = f"<span class='cd-{level}' aria-hidden='true'>{SIGN[level]}</span>" if level else ""

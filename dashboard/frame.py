@@ -12,7 +12,7 @@ from dashboard import view_models as vm
 from dashboard.components import badge, strip
 from dashboard.feed import Look
 from dashboard.theme import style_sheet
-from dashboard.who import show_who
+from dashboard.who import who_markup
 from dashboard.window import CHOICES, CUSTOM, LIVE_RANGE, parse, spell, words
 
 
@@ -63,7 +63,6 @@ def _widgets() -> None:
             on_click=_pin,
             help="Put the shown window into the address, so that the link shows the same later",
         )
-    show_who()
 
 
 def _pin() -> None:
@@ -131,8 +130,8 @@ def _badges(look: Look) -> list[str]:
         ]
     badges += [_age(look), _shown_window()]
     reader = session.user()
-    if reader.name:
-        badges.append(badge("user", f"{reader.name} · {reader.role}"))
+    badges.append(badge("user", f"{reader.name or 'not signed in'} · {reader.role or 'no role'}"))
+    badges.append(f"<span class='cd-badge'>{who_markup(reader)}</span>")
     return badges
 
 

@@ -18,18 +18,75 @@ ROW_PX = 34
 _PERCENT = "percent"
 
 
-def fleet_table(nodes: Sequence[wire.NodeView]) -> None:
-    """All nodes, dense."""
+def fleet_table(
+    nodes: Sequence[wire.NodeView],
+    *,
+    key: str = "fleet",
+    most: int = 12,
+    on_select: Callable[[], None] | None = None,
+) -> None:
+    """All nodes, dense; `most` rows before it scrolls. With `on_select` a row can be chosen."""
+    selection: dict[str, Any] = {}
+    if on_select is not None:
+        selection = {"on_select": on_select, "selection_mode": "single-row"}
     st.dataframe(
         pd.DataFrame(vm.fleet_rows(nodes)),
-        key="fleet",
+        key=key,
         hide_index=True,
         placeholder=NONE,
         row_height=ROW_PX,
-        height=table_height(len(nodes)),
+        height=table_height(len(nodes), most=most),
         column_config=_fleet_columns(),
         alt="All nodes with state, load, latency and cache",
+        **selection,
     )
+
+
+def hot_table(rows: Sequence[dict[str, object]], *, key: str, most: int = 12) -> None:
+    """Hot prefixes."""
+    number = st.column_config.NumberColumn
+    st.dataframe(
+        pd.DataFrame(list(rows)),
+        key=key,
+        hide_index=True,
+        row_height=ROW_PX,
+        height=table_height(len(rows), most=most),
+        alt="Hot prefixes with tokens, accesses and holders",
+        column_config={
+            "Prefix": st.column_config.TextColumn(help="Key of its last block"),
+            "Tokens": number(format="localized"),
+            "Asked for /s": number(format="%.2f", help="Averaged over about a minute"),
+            "Hits": number(format="localized", help="Accesses since it is counted"),
+            "Tokens saved /s": number(
+                format="compact", help="Asked for /s x tokens: not computed where a holder takes it"
+            ),
+            "On": st.column_config.TextColumn(width="medium"),
+        },
+    )
+
+
+def time_table(
+    rows: Sequence[dict[str, object]],
+    *,
+    key: str,
+    alt: str,
+    zone: tzinfo,
+    zone_name: str,
+    percent: Sequence[str] = (),
+) -> None:
+    """Rows with a column "Time" in the reader's zone; `percent` names columns with shares."""
+    frame = pd.DataFrame(list(rows))
+    frame["Time"] = pd.to_datetime(frame["Time"], utc=True).dt.tz_convert(zone)
+    columns: dict[str, Any] = {
+        "Time": st.column_config.DatetimeColumn(
+            f"Time ({zone_name})", format="YYYY-MM-DD HH:mm:ss"
+        ),
+        **{name: st.column_config.NumberColumn(format=_PERCENT) for name in percent},
+    }
+    st.dataframe(
+        frame, key=key, hide_index=True, placeholder=NONE, row_height=ROW_PX, height=300,
+        column_config=columns, alt=alt,
+    )  # fmt: skip
 
 
 def series_table(series: wire.Series, zone: tzinfo, zone_name: str) -> None:
@@ -93,9 +150,12 @@ def decision_table(
     key: str,
     zone: tzinfo,
     zone_name: str,
-    on_select: Callable[[], None],
+    on_select: Callable[[], None] | None = None,
 ) -> None:
-    """A page of decisions; one row can be selected."""
+    """A page of decisions; with `on_select` one row can be selected."""
+    selection: dict[str, Any] = {}
+    if on_select is not None:
+        selection = {"on_select": on_select, "selection_mode": "single-row"}
     frame = pd.DataFrame(dm.table_rows(rows))
     frame["Time"] = pd.to_datetime(frame["Time"], utc=True).dt.tz_convert(zone)
     number, percent = st.column_config.NumberColumn, st.column_config.NumberColumn(format=_PERCENT)
@@ -106,8 +166,7 @@ def decision_table(
         placeholder=NONE,
         row_height=ROW_PX,
         height=table_height(len(rows), most=9),
-        on_select=on_select,
-        selection_mode="single-row",
+        **selection,
         alt="Decisions, newest first",
         column_config={
             "Time": st.column_config.DatetimeColumn(

@@ -109,6 +109,7 @@ def style_sheet(p: Palette) -> str:
   border:1px solid {p.line}; border-radius:999px; background:{p.panel}; color:{p.text};
   font-size:.82rem; line-height:1.35; white-space:nowrap; }}
 .cd-badge b {{ font-weight:600; }}
+.cd-badge a {{ color:{p.accent}; }}
 .cd-badge i, .cd-sub, .cd-quiet {{ color:{p.muted}; font-style:normal; }}
 .cd-tiles {{ display:grid; gap:.6rem; grid-template-columns:repeat(auto-fit, minmax(190px, 1fr)); }}
 .cd-tile {{ border:1px solid {p.line}; border-radius:8px; background:{p.panel};
@@ -136,5 +137,10 @@ def style_sheet(p: Palette) -> str:
 .cd-list div {{ display:flex; gap:.5rem; line-height:1.35; color:{p.text}; font-size:.92rem; }}
 .cd-h {{ font-size:1rem; font-weight:620; color:{p.text}; margin:.35rem 0 0; }}
 .cd-h span {{ color:{p.muted}; font-weight:400; font-size:.85rem; margin-left:.4rem; }}
+.cd-bar {{ display:grid; gap:.25rem; }}
+.cd-track {{ height:.5rem; border-radius:999px; background:{p.line}; overflow:hidden; }}
+.cd-fill {{ height:100%; background:{p.accent}; }}
+.cd-fill.cd-f-ok {{ background:{p.ok}; }} .cd-fill.cd-f-warn {{ background:{p.warn}; }}
+.cd-fill.cd-f-bad {{ background:{p.bad}; }}
 .cd-brand {{ font-weight:700; font-size:1.02rem; color:{p.text}; letter-spacing:.01em; }}
 </style>"""

@@ -6,7 +6,6 @@ from html import escape
 
 import streamlit as st
 
-from dashboard import session
 from dashboard.session import User
 
 
@@ -15,11 +14,6 @@ def who_markup(user: User) -> str:
     if not user.name:
         return '<a href="/sign-in" target="_self">Sign in</a>'
     return f'<a href="/sign-out" target="_self" title="{escape(user.name)}">Sign out</a>'
-
-
-def show_who() -> None:
-    """For the frame."""
-    st.html(who_markup(session.user()))
 
 
 def ask_to_sign_in() -> None:

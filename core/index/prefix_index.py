@@ -246,12 +246,14 @@ class PrefixIndex:
         Of nested prefixes with about the same rate the longest stands for all, carried on to
         where the listed blocks branch.
         """
-        found: list[HotPrefix] = []
+        found: dict[int, HotPrefix] = {}
         left = _EXTEND_ALL_MAX
         for key, point in self._heat.hottest(limit, same_share=_SAME_RATE):
-            found.append(self._hot_prefix(key, point, now, min(left, _EXTEND_MAX)))
-            left -= found[-1].depth_blocks - point.depth_blocks
-        return found
+            hot = self._hot_prefix(key, point, now, min(left, _EXTEND_MAX))
+            left -= hot.depth_blocks - point.depth_blocks
+            # Points of one chain may be carried on to the same end; the hottest stands for them.
+            found.setdefault(hot.key, hot)
+        return list(found.values())
 
     def tree(
         self, now: float, root: int | None = None, *, budget: int = 400, children_max: int = 12

@@ -116,7 +116,7 @@ class Stack:
         return {
             "id": name, "url": json.loads(state.read_text())["url"], "engine": "emulated",
             "role": role, "profile": "tiny-emulated", "speed": self._speed, "kv_transfer": "nixl",
-            "links": ["roce"],
+            "links": ["roce"], "rack": f"rack-{'ab'[i % 2]}", "zone": "z1",
         }  # fmt: skip
 
     def _write_settings(self, nodes: list[dict[str, Any]]) -> None:

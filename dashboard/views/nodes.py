@@ -1,0 +1,193 @@
+"""Nodes: the fleet as one dense table, and everything about one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import streamlit as st
+
+from core import wire
+from dashboard import acting, node_figures, node_models, session
+from dashboard import format as fmt
+from dashboard import view_models as vm
+from dashboard.components import bar, heading, notice, tile_grid
+from dashboard.kept import kept
+from dashboard.live_plot import live_plot
+from dashboard.node_acts import fleet, node_buttons, records
+from dashboard.page import page, part
+from dashboard.tables import decision_table, fleet_table, hot_table, plain_table, time_table
+
+OPEN = "node"
+"""Query parameter with the id of the open node."""
+READ_EVERY_S = 10.0
+DECISIONS_SHOWN = 15
+
+
+def main() -> None:
+    """The open node, or all of them."""
+    open_id = st.query_params.get(OPEN)
+    if open_id:
+        page(lambda state: _node(state, open_id), key="node", live=False, history=_gone(open_id))
+    else:
+        _filters()
+        page(_all, key="nodes")
+
+
+# -- all nodes ---------------------------------------------------------------------------------
+
+
+def _filters() -> None:
+    acting.told()
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        st.text_input(
+            "Find", key="find", bind="query-params", width=260,
+            placeholder="id, rack, model, role or note",
+        )  # fmt: skip
+        st.segmented_control(
+            "Show", list(node_models.ONLY), default=node_models.ONLY[0], required=True,
+            key="only", bind="query-params",
+        )  # fmt: skip
+
+
+def _all(state: wire.FleetState) -> None:
+    if st.query_params.get(OPEN):
+        st.rerun()
+    text, only = st.session_state.get("find") or "", st.session_state.get("only") or "all"
+    nodes = node_models.chosen(state.nodes, text, only)
+    total = len(state.nodes)
+    shown = f"{len(nodes)} of {total}" if len(nodes) != total else str(total)
+    heading("Nodes", f"{shown}; those that take no requests first; select a row to open a node")
+    if not nodes:
+        notice(vm.Notice("none", "No node matches", "Change the text or the choice above."))
+        return
+    ids = [str(row["Node"]) for row in vm.fleet_rows(nodes)]
+    fleet_table(nodes, key="nodes_table", most=22, on_select=lambda: _selected(ids))
+
+
+def _selected(ids: list[str]) -> None:
+    rows = st.session_state["nodes_table"]["selection"]["rows"]
+    if rows and rows[0] < len(ids):
+        st.query_params[OPEN] = ids[rows[0]]
+
+
+# -- one node ----------------------------------------------------------------------------------
+
+
+def _node(state: wire.FleetState, node_id: str) -> None:
+    found = node_models.find(state.nodes, node_id)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.button("← All nodes", key="back", on_click=_back)
+        if found is not None:
+            place = " / ".join(p for p in (found.place.zone, found.place.rack) if p)
+            heading(node_id, f"{found.role.value}, {found.engine.value} {place}")
+    acting.told()
+    if found is None:
+        notice(vm.Notice("warn", f"{node_id} is not in the fleet", "It may have been removed."))
+        _gone(node_id)()
+        return
+    node_buttons(found)
+    st.fragment(_live, run_every=session.refresh_every(), key="node_live")(node_id)
+
+
+def _back() -> None:
+    st.query_params.pop(OPEN, None)
+
+
+def _live(node_id: str) -> None:
+    look = session.look()
+    n = node_models.find(look.state.nodes, node_id) if look.state else None
+    if n is None:
+        return
+    if n.drain is not None:
+        share, words = node_models.drain_words(n.drain)
+        bar(share, words, level="ok" if share >= 1 else "warn")
+    if n.note is not None:
+        by = f"{n.note.author}, {fmt.moment(n.note.at, session.zone())[:16]}"
+        notice(vm.Notice("none", n.note.text, by))
+    for warning in n.warnings:
+        notice(vm.Notice("warn", warning))
+    tile_grid(node_models.node_tiles(n))
+    _gauges(node_id, look.live)
+    left, right = st.columns([6, 5], gap="medium")
+    with left, part("Its prefixes"):
+        heading("Hottest prefixes it holds", "as its events say")
+        _prefixes(node_id)
+    with right:
+        heading("What is known of it")
+        plain_table(node_models.facts(n), key="facts", alt="What was registered or discovered")
+    with part("Its decisions"):
+        _decisions(node_id)
+
+
+def _gauges(node_id: str, live: wire.Series | None) -> None:
+    p, zone, window = session.colours(), session.zone(), session.window()
+    columns = st.columns(3, gap="medium")
+    with columns[0]:
+        heading("Load and placements", "last 5 min, by the scheduler")
+        if live is not None:
+            figure = node_figures.load_chart(live, node_id, p, zone=zone)
+            live_plot(figure, key="node_load", alt=f"Load of {node_id}")
+    with part("Its readings"):
+        key = window.span or (window.start, window.end)
+        found = kept(
+            "readings", node_id, key, ttl_s=READ_EVERY_S,
+            read=lambda: records().readings(node_id, window),
+        )  # fmt: skip
+        if not found.points:
+            with columns[1]:
+                st.caption("The node reported nothing in this range.")
+            return
+        with columns[1]:
+            heading("Cache", "as the engine reports it")
+            live_plot(
+                node_figures.shares_chart(found, p, zone=zone), key="node_kv",
+                alt=f"KV use and reuse of {node_id}",
+            )  # fmt: skip
+        with columns[2]:
+            heading("Requests on it", "as the engine reports them")
+            live_plot(
+                node_figures.batch_chart(found, p, zone=zone), key="node_batch",
+                alt=f"Running and waiting requests of {node_id}",
+            )  # fmt: skip
+        with st.expander("Numbers behind the charts"):
+            rows = node_figures.reading_rows(found)
+            time_table(
+                rows, key="readings", alt="Readings", zone=zone, zone_name=session.zone_name(),
+                percent=("KV use", "Reuse"),
+            )  # fmt: skip
+
+
+def _prefixes(node_id: str) -> None:
+    found = kept(
+        "hot_of", node_id, ttl_s=READ_EVERY_S, read=lambda: fleet().hot(limit=12, node=node_id)
+    )
+    if found.prefixes:
+        hot_table(node_models.hot_rows(found), key="node_hot")
+    else:
+        st.caption("None of the prefixes that are asked for lately.")
+
+
+def _decisions(node_id: str) -> None:
+    heading("Last decisions with it", "as prefill or decode node")
+    query = wire.DecisionQuery(node=node_id, limit=DECISIONS_SHOWN)
+    found = kept("decisions_of", node_id, ttl_s=3.0, read=lambda: session.reader().decisions(query))
+    if not found.rows:
+        st.caption("None is stored.")
+        return
+    decision_table(
+        found.rows, key="node_decisions", zone=session.zone(), zone_name=session.zone_name()
+    )
+    st.page_link("views/decisions.py", label="All its decisions", query_params={"node": node_id})
+
+
+def _gone(node_id: str) -> Callable[[], None]:
+    """What stored records tell of a node that is not there, or while the service is not."""
+
+    def draw() -> None:
+        with part("Its decisions"):
+            _decisions(node_id)
+
+    return draw
+
+
+main()

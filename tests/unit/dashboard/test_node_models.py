@@ -1,0 +1,104 @@
+"""What the Nodes page shows, from a node's state."""
+
+from __future__ import annotations
+
+from datetime import UTC
+
+import pytest
+from dashboard_samples import NOON, node, point, series
+
+from core import wire
+from core.domain import Health, Trust
+from dashboard import node_figures, node_models
+from dashboard.theme import DARK, LIGHT
+
+
+def drain(**more: object) -> wire.DrainView:
+    given = {"state": "draining", "since": NOON, "running": 2, "running_at_start": 8, **more}
+    return wire.DrainView.model_validate(given)
+
+
+def test_nodes_are_found_by_what_people_know_of_them() -> None:
+    nodes = [
+        node("a", place={"rack": "r7"}, models=["llama"]),
+        node("b", eligible=False, note={"text": "Fan is loud", "at": NOON}),
+        node("c", warnings=["token mismatch"]),
+    ]
+
+    def ids(text: str, only: str = "all") -> list[str]:
+        return [n.id for n in node_models.chosen(nodes, text, only)]
+
+    assert ids("") == ["a", "b", "c"]
+    assert ids(" R7 ") == ids("llama") == ["a"]
+    assert ids("fan") == ["b"]
+    assert ids("", node_models.ONLY[1]) == ["b"]
+    assert ids("", node_models.ONLY[2]) == ["b", "c"]
+    assert ids("nothing") == []
+    assert node_models.find(nodes, "c") is nodes[2]
+    assert node_models.find(nodes, "x") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "level"),
+    [
+        ({}, "ok"),
+        ({"eligible": False, "health": Health.DEAD}, "bad"),
+        ({"eligible": False, "draining": True}, "warn"),
+    ],
+)
+def test_tiles_say_whether_it_takes_requests(changes: dict[str, object], level: str) -> None:
+    tiles = node_models.node_tiles(node("a", **changes))
+    assert tiles[0].level == level
+    assert len(tiles) == 6
+    assert all(t.word and t.help for t in tiles)
+
+
+def test_every_trust_has_words_and_a_level() -> None:
+    for trust in Trust:
+        assert node_models.TRUST_WORDS[trust.value]
+        assert node_models.TRUST_LEVEL[trust.value]
+        assert node_models.node_tiles(node("a", trust=trust))[-1].value == trust.value
+
+
+def test_a_drain_shows_how_far_it_is() -> None:
+    share, words = node_models.drain_words(drain(actor="ann", reason="new driver"))
+    assert share == 0.75
+    assert words == "Draining by ann: new driver. 2 requests on it of 8."
+    assert node_models.drain_words(drain(running=0, done=True))[0] == 1.0
+    share, words = node_models.drain_words(drain(state="cordoned", running=1))
+    assert words.startswith("Cordoned. 1 request on it")
+
+
+def test_hot_prefixes_without_a_holder_save_nothing() -> None:
+    def hot(holders: list[str]) -> wire.HotPrefixView:
+        return wire.HotPrefixView(
+            key="ab", blocks=2, tokens=32, rate_per_s=2.0, hits=9, holders=holders
+        )
+
+    found = wire.HotPrefixes(prefixes=[hot(["a", "b", "c", "d"]), hot([])])
+    held, lost = node_models.hot_rows(found)
+    assert (held["Tokens saved /s"], held["Holders"], held["On"]) == (64.0, 4, "a, b, c and 1 more")
+    assert lost["Tokens saved /s"] == 0.0
+
+
+def test_gauges_keep_gaps_and_are_told_in_words() -> None:
+    readings = wire.Readings(
+        node="a",
+        since=NOON,
+        until=NOON,
+        points=[
+            wire.ReadingView(at=NOON, running=3, waiting=1, kv_usage=0.4256),
+            wire.ReadingView(at=NOON),
+        ],
+    )
+    for p in (LIGHT, DARK):
+        kv = node_figures.shares_chart(readings, p, zone=UTC)
+        assert kv["data"][0]["y"] == [42.6, None]
+        assert kv["layout"]["meta"] == "KV use last 42.6 %, reuse last not reported"
+        batch = node_figures.batch_chart(readings, p, zone=UTC)
+        assert batch["layout"]["meta"] == "Running last 3, waiting last 1"
+    assert node_figures.reading_rows(readings)[-1]["KV use"] == 0.4256
+    live = series(point(0, load={"a": 0.5}, per_node={"a": 4}), point(1, per_node={"b": 1}))
+    load = node_figures.load_chart(live, "a", LIGHT, zone=UTC)
+    assert load["data"][0]["y"] == [4, 0]
+    assert load["data"][1]["y"] == [50.0, None]
