@@ -11,6 +11,7 @@ from dashboard import decision_figures as figures
 from dashboard import decision_models as dm
 from dashboard import session
 from dashboard.components import badge, heading, notice, strip, tile_grid
+from dashboard.decision_what_if import what_if_panel
 from dashboard.live_plot import live_plot
 from dashboard.tables import candidate_table, plain_table
 from dashboard.view_models import Notice
@@ -30,6 +31,8 @@ def show_decision(detail: wire.DecisionDetail) -> None:
     _selection("Prefill node", f"{row.policy}: ", detail.prefill, key="prefill")
     if detail.decode is not None:
         _selection("Decode node", "", detail.decode, key="decode")
+    if row.routed:
+        what_if_panel(row)
     _raw(detail)
 
 

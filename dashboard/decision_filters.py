@@ -25,6 +25,8 @@ class Filters:
     outcome: str = ANY
     policy: str = ANY
     tenant: str = ""
+    model: str = ANY
+    revision: str = ""
     q: str = ""
     below_best: bool = False
     slo_missed: bool = False
@@ -45,6 +47,8 @@ def query_of(f: Filters, *, window: Window, cursor: str | None) -> wire.Decision
         outcome=outcome,
         policy=_given(f.policy),
         tenant=f.tenant or None,
+        model=_given(f.model),
+        revision=int(f.revision) if f.revision.isdecimal() else None,
         id=f.q or None,
         below_best=f.below_best,
         slo_missed=f.slo_missed,
@@ -69,21 +73,25 @@ def filter_bar(state: wire.FleetState | None) -> Filters:
         node = _choice("Node", "node", nodes, width=150)
         outcome = _choice("Outcome", "outcome", list(OUTCOMES), width=160)
         policy = _choice("Policy", "policy", policies, width=170)
+        model = _choice("Model", "model", list(state.models) if state else [], width=150)
         tenant = st.text_input("Tenant", key="tenant", bind="query-params", width=120)
+        revision = st.text_input("Revision", key="rev", bind="query-params", width=90)
         below = st.toggle("Below best match", key="below_best", bind="query-params")
         missed = st.toggle("Limit missed", key="slo_missed", bind="query-params")
         found = Filters(
-            node, outcome, policy, tenant.strip(), text.strip(), bool(below), bool(missed)
-        )
+            node=node, outcome=outcome, policy=policy, tenant=tenant.strip(), model=model,
+            revision=revision.strip(), q=text.strip(), below_best=bool(below),
+            slo_missed=bool(missed),
+        )  # fmt: skip
         st.button("Clear", on_click=clear, disabled=found.empty, help="Remove all filters")
     return found
 
 
 def clear() -> None:
     """Set every filter back; a callback, since widgets may not be set once drawn."""
-    for name in ("node", "outcome", "policy"):
+    for name in ("node", "outcome", "policy", "model"):
         st.session_state[name] = ANY
-    for name in ("tenant", "q"):
+    for name in ("tenant", "q", "rev"):
         st.session_state[name] = ""
     for name in ("below_best", "slo_missed"):
         st.session_state[name] = False

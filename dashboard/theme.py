@@ -100,6 +100,11 @@ def layout(p: Palette, *, height: int, **more: Any) -> Figure:
     return base
 
 
+def axis_title(p: Palette, text: str) -> Figure:
+    """Title of an axis, for `layout`."""
+    return {"text": text, "font": {"color": p.muted, "size": 12}}
+
+
 def style_sheet(p: Palette) -> str:
     """The style of our own markup, as a `<style>` element."""
     return f"""<style>

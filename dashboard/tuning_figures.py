@@ -7,7 +7,7 @@ from datetime import datetime, tzinfo
 from core import wire
 from dashboard import figures
 from dashboard import format as fmt
-from dashboard.theme import Figure, Palette, layout
+from dashboard.theme import Figure, Palette, axis_title, layout
 
 MOVES_SHOWN = 12
 
@@ -36,7 +36,7 @@ def moves(p: wire.PreviewView, palette: Palette) -> Figure:
             height=64 + 26 * max(len(shown), 2),
             hovermode="closest",
             showlegend=False,
-            xaxis={"title": {"text": "decisions"}, "rangemode": "tozero"},
+            xaxis={"title": axis_title(palette, "decisions"), "rangemode": "tozero"},
             yaxis={"type": "category", "autorange": "reversed", "showgrid": False},
             meta="; ".join(f"{lab}: {n}" for lab, n in zip(labels, counts, strict=True)) + more,
         ),

@@ -29,11 +29,13 @@ Told = Callable[[int], None]
 OBJECTIVES: dict[str, dict[str, int]] = {
     "simulate": {
         "ttft_mean_s": 1, "ttft_p99_s": 1, "tbt_p99_ms": 1, "hit": -1, "imbalance": 1,
-        "rejected": 1,
+        "good_share": -1,
     },
     "rescore": {"ttft_mean_s": 1, "ttft_p90_s": 1, "hit": -1, "imbalance": 1},
 }  # fmt: skip
 """Figure -> 1 where less is better, -1 where more is."""
+GOOD_SLACK = 0.01
+"""Shares of requests served within their limits that count as equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,13 +119,14 @@ def run(task: Task, *, told: Told = lambda _done: None) -> Result:
 
 
 def _best(points: Sequence[Found]) -> str:
-    """Label of the least mean TTFT among those that turn away no more than the live one does.
+    """Label of the point that serves most requests within their limits, and of those within
+    `GOOD_SLACK` of it the one with the least mean TTFT.
 
-    Who refuses requests serves the others sooner; that alone is no merit.
+    Not simply the least TTFT: who refuses requests, or lets decoding starve, serves others sooner.
     """
-    most = max((p.figures.get("rejected") or 0.0 for p in points if p.live), default=0.0)
-    fair = [p for p in points if (p.figures.get("rejected") or 0.0) <= most]
-    known = [(t, p.label) for p in fair if (t := p.figures.get("ttft_mean_s")) is not None]
+    most = max((p.figures.get("good_share") or 0.0 for p in points), default=0.0)
+    good = [p for p in points if (p.figures.get("good_share") or 0.0) >= most - GOOD_SLACK]
+    known = [(t, p.label) for p in good if (t := p.figures.get("ttft_mean_s")) is not None]
     return min(known)[1] if known else ""
 
 

@@ -14,6 +14,7 @@ from core import wire
 from core.control.revisions import with_changes
 from core.control.what_if import WhatIf, what_if
 from core.errors import StoreError
+from core.gateway.auth import LEAST_VIEWER
 from core.gateway.control_views import pairs
 from core.gateway.views import breaker_view
 from core.ports import EventRecord, RecordStore
@@ -57,7 +58,7 @@ def evidence_routes(service: Service) -> APIRouter:
         """What the detector counts now, by prefix group, with its thresholds."""
         return hotspot_view(service, limit)
 
-    @router.post("/decisions/{name}/what-if")
+    @router.post("/decisions/{name}/what-if", openapi_extra=LEAST_VIEWER)
     async def again(
         name: Annotated[str, Path(max_length=128)], asked: wire.WhatIfAsk
     ) -> wire.WhatIfView:

@@ -111,7 +111,8 @@ class LabJob(Answer):
     objectives: dict[str, int] = {}
     """Figure -> 1 where less is better, -1 where more is."""
     best: str = ""
-    """Label of the point with the least mean TTFT."""
+    """Label of the point that serves most requests within their limits; among equals (1 %), the
+    one with the least mean TTFT."""
     notes: list[str] = []
     points: list[LabPoint] = []
 

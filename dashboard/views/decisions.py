@@ -14,8 +14,10 @@ from dashboard import session
 from dashboard import view_models as vm
 from dashboard.client import Refused, ServiceError
 from dashboard.components import heading, notice
+from dashboard.decision_compare import difference_panel
 from dashboard.decision_detail import show_decision
 from dashboard.decision_filters import Filters, clear, filter_bar, query_of
+from dashboard.decision_reading import full_page
 from dashboard.tables import decision_table
 from dashboard.window import words
 
@@ -79,7 +81,7 @@ def _read(filters: Filters, question: tuple[object, ...], cursor: str | None) ->
     total = state.totals.decisions if state else 0
     query = query_of(filters, window=session.window(), cursor=cursor)
     try:
-        return Loaded(question, session.reader().decisions(query), now, total)
+        return Loaded(question, full_page(session.reader(), query), now, total)
     except ServiceError as e:
         return Loaded(question, None, now, total, error=str(e))
 
@@ -119,7 +121,12 @@ def _list(loaded: Loaded, filters: Filters, state: wire.FleetState | None) -> No
     assert page is not None
     stack: list[str] = st.session_state["cursors"]
     if not page.rows:
-        _nothing(filters, state, deep=bool(stack))
+        if page.next is None:
+            _nothing(filters, state, deep=bool(stack))
+        else:
+            text = "Newer decisions were searched; what matches may lie further back."
+            notice(vm.Notice("none", "None found so far", text))
+            _pager(page, stack)
         return
     key = f"decisions-{abs(hash(loaded.question))}"
     ids = [row.id for row in page.rows]
@@ -128,6 +135,7 @@ def _list(loaded: Loaded, filters: Filters, state: wire.FleetState | None) -> No
         on_select=lambda: _selected(key, ids),
     )  # fmt: skip
     _pager(page, stack)
+    difference_panel(filters, loaded.question[:2] + loaded.question[-1:])
 
 
 def _selected(key: str, ids: list[str]) -> None:

@@ -11,10 +11,11 @@ from stack import Stack, free_port
 from streamlit.testing.v1 import AppTest
 from test_pages import APP, text
 
+from dashboard import session
 from dashboard.session import User
 
 pytestmark = pytest.mark.timeout(240)
-ALL = ("tuning", "breaker")
+ALL = ("tuning", "breaker", "lab")
 
 
 def opened(
@@ -22,9 +23,9 @@ def opened(
 ) -> AppTest:
     """A page as its address opens it; `role` is the reader's."""
     monkeypatch.setenv("CONDUCTOR_URL", url)
-    at = AppTest.from_file(APP, default_timeout=60)
     if role:
-        at.session_state["user"] = User(name="vi", role=role)
+        monkeypatch.setattr(session, "user", lambda: User(name="vi", role=role))
+    at = AppTest.from_file(APP, default_timeout=60)
     at.run()
     for name, value in params.items():
         at.query_params[name] = value
@@ -140,6 +141,66 @@ def test_breakers_are_tripped_and_reset_and_the_history_says_so(
         act(stack, "/breaker", action="reset", **why)
     viewer = opened(monkeypatch, stack.url, "breaker", role="viewer")
     assert all(viewer.button(key=f"breaker_{a}").disabled for a in ("trip", "reset", "hold"))
+
+
+def test_a_decision_is_weighed_again_and_a_selection_compared(
+    monkeypatch: pytest.MonkeyPatch, stack: Stack
+) -> None:
+    stack.send(8, base=12_000, tenant="odd")
+    until(lambda: len(stack.get("/decisions", tenant="odd")["rows"]) == 8)
+    chosen = stack.get("/decisions", tenant="odd")["rows"][0]
+    at = opened(monkeypatch, stack.url, "decisions", decision=chosen["id"], tenant="odd",
+                different="true")  # fmt: skip
+    compared = rows(at, "What is different")
+    assert {"Dimension": "Tenant", "Value": "odd"}.items() <= next(
+        r for r in compared if r["Dimension"] == "Tenant" and r["In words"] == "▲ more often here"
+    ).items()
+    at.selectbox(key="what_if_policy").set_value("linear").run()
+    at.number_input(key="what_if-linear.alpha").set_value(0.9).run()
+    at.button(key="what_if_do").click().run()
+    assert not at.exception
+    weighed = rows(at, "Candidates weighed again")
+    assert sum("chosen" in str(r[""]) for r in weighed) in (1, 2)
+    assert "It would go to" in text(at)
+    at.text_input(key="rev").set_value("999").run()
+    assert "No decision matches these filters" in text(at)
+
+
+def test_an_experiment_runs_and_its_best_point_becomes_a_draft(
+    monkeypatch: pytest.MonkeyPatch, stack: Stack
+) -> None:
+    at = opened(monkeypatch, stack.url, "lab")
+    assert at.button(key="lab_run").disabled  # no reason yet
+    at.number_input(key="lab_requests").set_value(60)
+    at.multiselect(key="lab_arms").set_value(["round_robin"])
+    at.selectbox(key="lab_policy").set_value("linear").run()
+    at.text_input(key="lab_axis-linear.alpha").set_value("0.2:0.8").run()
+    assert "expected FROM:TO:STEP" in text(at)
+    at.text_input(key="lab_axis-linear.alpha").set_value("0.2, 0.8")
+    at.text_input(key="lab_reason").set_value("a test of it").run()
+    assert at.button(key="lab_run").label == "Run 4 runs"
+    at.button(key="lab_run").click().run()
+    (name,) = (
+        at.query_params["job"]
+        if isinstance(at.query_params["job"], list)
+        else [at.query_params["job"]]
+    )
+    until(lambda: stack.get(f"/lab/jobs/{name}")["state"] not in ("waiting", "running"), 90)
+    at.run()
+    assert not at.exception
+    points = rows(at, "All configurations with their figures")
+    assert points[0]["Configuration"] == "live"
+    assert {p["Configuration"] for p in points[1:]} == {
+        "round_robin", "linear: alpha 0.2", "linear: alpha 0.8",
+    }  # fmt: skip
+    at.selectbox(key=f"lab_pick_{name}").set_value("linear: alpha 0.8").run()
+    at.button(key="lab_promote").click().run()
+    assert not at.exception
+    drafted = {r["Parameter"] for r in rows(at, "Live against draft")}
+    assert drafted == {"policy", "linear.alpha"}
+    viewer = opened(monkeypatch, stack.url, "lab", role="viewer", job=name)
+    assert viewer.button(key="lab_promote").disabled
+    assert viewer.button(key="lab_run").disabled
 
 
 @pytest.mark.parametrize("page", ALL)

@@ -131,13 +131,13 @@ def test_the_front_leaves_out_objectives_that_some_point_lacks() -> None:
     assert undominated([point("x", 1, 1)], {"absent": 1}) == [False]
 
 
-def test_who_turns_requests_away_is_not_the_best() -> None:
+def test_who_serves_few_requests_fast_is_not_the_best() -> None:
     from core.control.lab_run import _best
 
     points = [
-        point("live", 1.0, 0.5, rejected=0.0),
-        point("shed", 0.1, 0.5, rejected=30.0),
-        point("good", 0.9, 0.5, rejected=0.0),
+        point("live", 1.0, 0.5, good_share=0.97),
+        point("shed", 0.1, 0.5, good_share=0.4),
+        point("good", 0.9, 0.5, good_share=0.965),
     ]
     assert _best(points) == "good"
 
