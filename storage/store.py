@@ -48,6 +48,7 @@ from storage import series as series_reads
 from storage.changes import ChangeWatch
 from storage.database import (
     FAILURES,
+    failures_told,
     first_line,
     parse_url,
     reader_engine,
@@ -189,7 +190,7 @@ class Store(IdentityReads):
 
     def status(self) -> StoreStatus:
         """The database in figures; reads whole indexes, so ask seldom."""
-        with told():
+        with failures_told():
             return status.read(self._reader, self._url)
 
     def export(self, query: DecisionQuery, format: str, *, limit: int) -> Iterator[bytes]:
