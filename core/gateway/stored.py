@@ -38,7 +38,6 @@ def query_of(asked: wire.DecisionQuery) -> DecisionQuery:
         revision=asked.revision,
         kind=kind,
         code=code,
-        revision=asked.revision,
         below_best_match=asked.below_best,
         slo_missed=asked.slo_missed,
         text=asked.id,

@@ -88,7 +88,6 @@ class DecisionQuery(Ask):
     revision: int | None = Field(default=None, ge=0, le=2**31 - 1)
     outcome: OutcomeKind | Literal["open", "rejected"] | None = None
     code: str | None = None
-    revision: int | None = Field(default=None, ge=0)
     below_best: bool = False
     """Only decisions that chose less than the best match."""
     slo_missed: bool = False
