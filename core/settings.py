@@ -212,6 +212,14 @@ class ProbeSettings(_Part):
     )
 
 
+class AlertSettings(_Part):
+    """Where alerts are told. When they fire is tunable: `[tunables]`, paths under ``alerts``."""
+
+    webhook_url: str = Field(
+        default="", description="gets a POST of JSON for each change of an alert; empty: nobody"
+    )
+
+
 class RegistrationSettings(_Part):
     """Which nodes may be registered while the service runs; those of this file are trusted."""
 
@@ -342,6 +350,7 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()
     probe: ProbeSettings = ProbeSettings()
     registration: RegistrationSettings = RegistrationSettings()
+    alerts: AlertSettings = AlertSettings()
     auth: AuthSettings = AuthSettings()
     records: RecordSettings = RecordSettings()
     history: HistorySettings = HistorySettings()

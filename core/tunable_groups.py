@@ -288,3 +288,29 @@ class Shadow:
 
     cost_share_max: float = number(0.3, 0.0, 1.0, "share", "of decision time it may add")
     lag_max_s: float = number(0.02, 0.0, 10.0, "s", "event loop later than this: score nothing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alerts:
+    """When a monitor is worth an alert (see `core.control.alert_rules`)."""
+
+    burn_fast: float = number(14.4, 0.1, 1000.0, "ratio", "over 1 h and 5 min", "SRE workbook")
+    burn_slow: float = number(6.0, 0.1, 1000.0, "ratio", "over 6 h and 30 min", "SRE workbook")
+    burn_long: float = number(1.0, 0.1, 1000.0, "ratio", "over 3 d and 6 h", "SRE workbook")
+    sample_min: int = number(
+        20, 1, 1_000_000, "requests", "in a window's short half before burn counts"
+    )
+    panic: float = number(0.5, 0.0, 1.0, "", "1 while breakers are ignored; 1 never alerts")
+    signal_lost_s: float = number(300.0, 1.0, 86400.0, "s", "a node's cache signal not believed")
+    spool_share: float = number(0.5, 0.0, 1.0, "share", "of the record spool that is full")
+    records_dropped: int = number(0, 0, 1_000_000_000, "records", "given up in 5 min")
+    loop_lag_s: float = number(0.05, 0.001, 60.0, "s", "event loop lag, worst of a minute")
+    decision_s: float = number(0.001, 1e-6, 10.0, "s", "p99 of a decision", "S3 5.1")
+    product_cv: float = number(2.0, 0.0, 100.0, "", "spread of P-token x BS", "S3 5.1")
+    hit_spread: float = number(
+        0.6, 0.0, 1.0, "share", "hit of the best and the worst node", "S3 5.1"
+    )
+    hit_ratio_min: float = number(0.5, 0.0, 1.0, "", "achieved over reachable hit")
+    firings_per_min: float = number(
+        3.0, 0.0, 10_000.0, "1/min", "of the hotspot detector", "S3 5.1"
+    )

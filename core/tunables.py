@@ -14,6 +14,7 @@ from typing import Any
 from core.errors import Invalid
 from core.tunable_groups import (
     Admission,
+    Alerts,
     Batching,
     Breaker,
     Cpp,
@@ -40,6 +41,7 @@ from core.tunable_groups import (
 
 __all__ = [
     "Admission",
+    "Alerts",
     "Batching",
     "Breaker",
     "Cpp",
@@ -97,6 +99,7 @@ class Tunables:
     batching: Batching = Batching()
     guard: Guard = Guard()
     shadow: Shadow = Shadow()
+    alerts: Alerts = Alerts()
 
     def changed(self, changes: Mapping[str, Any]) -> Tunables:
         """A new tree with `changes` (path -> value) applied together; Invalid names the path."""

@@ -28,6 +28,7 @@ from core.gateway.dns_nodes import DnsNodes, Pool
 from core.gateway.limits import Limits
 from core.gateway.restore import RESTORE_S, Restorer, StatedNode
 from core.gateway.service import Service
+from core.gateway.webhook import check_webhook
 from core.identity import admin_file
 from core.identity.authority import Authority, AuthRules
 from core.identity.credentials import CredentialKind, digest, mint
@@ -84,6 +85,7 @@ async def running_service(
             limits=limits(settings),
             authority=make_authority(settings),
             guard=guard,
+            webhook_url=settings.alerts.webhook_url,
             rng=random.Random(rng.getrandbits(64)),
             version=product_version(),
             node_notes=supervisor.notes,
@@ -250,6 +252,8 @@ def check_nodes(settings: Settings) -> None:
         except UsageError as e:
             where = f"nodes.{node.id}.{e.field}"
             raise Invalid(f"nodes.{node.id}.{e.message}", field=where) from None
+    if settings.alerts.webhook_url:
+        check_webhook(settings.alerts.webhook_url)
     for pool in settings.discovery:
         field = f"discovery.{pool.name}.dns"
         parse_url(f"http://{pool.dns}:{pool.port}", field=field)

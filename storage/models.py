@@ -194,7 +194,7 @@ standings = Table(
     _required("updated_us", BigInteger),
     PrimaryKeyConstraint("name"),
 )
-"""What operators last said of a node (its id) or of the whole fleet (a name with a colon)."""
+"""What operators last said of a node (its id) or of the whole fleet (a name with a slash)."""
 
 node_telemetry = Table(
     "node_telemetry",

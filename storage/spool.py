@@ -86,6 +86,8 @@ class Spool:
         memory_max: int = 192 * MIB,
     ) -> None:
         self._folder = folder
+        self.bytes_max = bytes_max if folder is not None else 0
+        """Files beyond this are dropped, oldest first; 0 without a folder."""
         self._bytes_max = bytes_max
         self._segment_bytes = segment_bytes
         self._memory_max = memory_max

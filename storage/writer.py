@@ -161,6 +161,7 @@ class Writer:
             last_batch_s=self._last_batch_s,
             spooled=spool.rows - spool.memory_rows,
             spool_bytes=spool.size_bytes,
+            spool_bytes_max=self._spool.bytes_max,
             spool_damaged=spool.damaged,
             spool_failures=spool.failures,
         )

@@ -59,14 +59,15 @@ class Counts:
 
 
 class Tally:
-    """Good and bad requests over the last six hours, in steps of ten seconds."""
+    """Good and bad requests over the last six hours, in steps of ten seconds, or as told."""
 
-    def __init__(self) -> None:
-        self._steps: deque[list[float]] = deque(maxlen=int(SIX_HOURS_S / STEP_S) + 1)
+    def __init__(self, *, step_s: float = STEP_S, span_s: float = SIX_HOURS_S) -> None:
+        self._step_s = step_s
+        self._steps: deque[list[float]] = deque(maxlen=int(span_s / step_s) + 1)
 
     def add(self, now: float, *, bad: bool, error: bool) -> None:
         """Count one request."""
-        start = now - now % STEP_S
+        start = now - now % self._step_s
         if not self._steps or self._steps[-1][0] < start:
             self._steps.append([start, 0, 0, 0])
         step = self._steps[-1]
@@ -78,7 +79,7 @@ class Tally:
         """The last `seconds`, whole steps."""
         total = bad = errors = 0.0
         for start, n, b, e in reversed(self._steps):
-            if start <= now - seconds - STEP_S:
+            if start <= now - seconds - self._step_s:
                 break
             total, bad, errors = total + n, bad + b, errors + e
         return Counts(int(total), int(bad), int(errors))

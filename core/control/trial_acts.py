@@ -42,6 +42,8 @@ class TrialActs(Acts):
         self.canary: CanaryRun | None = None
         self.shadow: ShadowRun | None = None
         self._timer, self._record_event, self._lag_s = timer, record_event, lag_s
+        self.on_judged: Callable[[float, bool, bool], None] = lambda _now, _bad, _error: None
+        """Told (now, bad, error) of every request that speaks for or against the service."""
 
     # -- the request path ------------------------------------------------------------------
 
@@ -86,6 +88,7 @@ class TrialActs(Acts):
 
     def _judge(self, revision: int, now: float, *, bad: bool, error: bool) -> None:
         """Candidates are judged by their own tally."""
+        self.on_judged(now, bad, error)
         known = self.book.get(revision)
         if known is None or known.kind is not Kind.CANARY:
             self.guard.observe(revision, now, bad=bad, error=error)

@@ -71,6 +71,10 @@ class AddressGuard:
         """Let the hosts that a node of the settings file names be in any network."""
         self._trusted.update(address.host for _, address in addresses_of(spec))
 
+    def trust_host(self, host: str) -> None:
+        """The same for a host that the settings name for something else than a node."""
+        self._trusted.add(host)
+
     async def addresses(self, host: str) -> tuple[Ip, ...]:
         """Addresses of a host, all of them checked. Forbidden, or EngineUnreachable."""
         host = host.strip("[]").lower()

@@ -48,11 +48,14 @@ from core.gateway.intake import Names, OutputLengths
 from core.gateway.lifecycle import Lifecycle
 from core.gateway.limits import Limits
 from core.gateway.live import Live
+from core.gateway.monitoring import PERIOD_S as MONITORS_S
+from core.gateway.monitoring import Monitoring
 from core.gateway.moves.migrator import Migrator
 from core.gateway.problems import problems
 from core.gateway.standing import Origin
 from core.gateway.upkeep import Upkeep
 from core.gateway.upstream import Upstream, make_session
+from core.gateway.webhook import Webhook
 from core.identity.authority import Authority
 from core.jobs import Jobs
 from core.ports import RecordSink, RecordStore, SinkCounters, StoreUpkeep
@@ -112,6 +115,7 @@ class Service:
         limits: Limits | None = None,
         authority: Authority | None = None,
         guard: AddressGuard | None = None,
+        webhook_url: str = "",
         rng: random.Random | None = None,
         version: str = "",
         node_notes: Mapping[NodeId, Sequence[str]] | None = None,
@@ -144,6 +148,8 @@ class Service:
         self.feed = EventFeed()
         self.jobs = Jobs(clock)
         self.upkeep = Upkeep(self)
+        self.monitoring = self._monitoring()
+        self.webhook = Webhook(webhook_url, self.guard)
         self.control = self._control_plane()
         self.lab = Lab(lab or LabRules(), wall=clock.wall)
         self.counters: Counter[str] = Counter()
@@ -156,6 +162,12 @@ class Service:
         if prompts.remote is None:
             prompts.remote = EngineTokenizer(self).ids
 
+    def _monitoring(self) -> Monitoring:
+        made = Monitoring(self)
+        what = "sample what is watched, evaluate the alerts"
+        self.jobs.add("monitors", made.sample, every_s=MONITORS_S, what=what)
+        return made
+
     def _control_plane(self) -> ControlPlane:
         clock = self.clock
         plane = ControlPlane(
@@ -166,6 +178,7 @@ class Service:
             record_event=lambda kind, data: self.record_event(kind, "", data),
             lag_s=lambda: self.upkeep.lag_s,
         )
+        plane.on_judged = self.monitoring.ended
         plane.on_act = lambda kind, data: self.feed.publish(kind, "", data, clock.wall())
         self.jobs.add(
             "control",
@@ -187,6 +200,7 @@ class Service:
         self._stack.push_async_callback(self.control.stop)
         self._stack.push_async_callback(asyncio.to_thread, self.lab.close)
         await self.control.start()
+        await self._stack.enter_async_context(self.webhook)
         await self._stack.enter_async_context(self.jobs)
         return self
 
@@ -256,6 +270,7 @@ class Service:
                 self.recorder.decision(decided, self.clock.wall())
         else:
             self.live.placed(decided, took, now)
+            self.monitoring.placed(decided, now)
             self.counters[f"signal.{decided.signal}"] += 1
         return decided
 

@@ -19,8 +19,8 @@ from core.domain import NodeSpec
 from core.fleet.switch import State, Switch
 
 Origin = Literal["file", "api", "dns", "publisher", "rank"]
-FLEET = "fleet:breaker"
-"""Name under which the global breaker's standing is kept; no node id begins like it."""
+FLEET = "/breaker"
+"""Name under which the global breaker's standing is kept; no node is called like it."""
 
 
 class KeptCordon(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -112,6 +112,8 @@ class Upkeep:
             if event.machine == "health" and event.after == Health.DEAD and event.node:
                 moved = service.flights.node_died(NodeId(event.node))
                 service.counters["moved_from_dead_nodes"] += moved
+            if event.machine == "hotspot" and event.after == "filtered":
+                service.monitoring.fired(event.now_s)
             data = {
                 "before": event.before,
                 "cause": event.cause,

@@ -33,6 +33,8 @@ class SinkCounters:
     spooled: int = 0
     """Rows in the local spool, waiting for the database."""
     spool_bytes: int = 0
+    spool_bytes_max: int = 0
+    """Where the spool begins to drop its oldest rows; 0 where there is none."""
     spool_damaged: int = 0
     """Stretches of spool files that could not be read."""
     spool_failures: int = 0

@@ -48,6 +48,11 @@ POST     /preview                        PreviewAsk -> PreviewView
 GET      /shadow, /canary, /guard        -> ShadowView, CanaryView, GuardView
 POST     /shadow/start, /canary/start    TrialAsk -> ShadowView, CanaryAsk -> CanaryView
 POST     /shadow/stop, /canary/stop      Why -> ShadowView, CanaryView
+GET      /jobs                           -> JobList
+GET      /monitors                       -> MonitorList
+GET      /monitors/series                query: name (repeated), points -> MonitorSeries
+GET      /alerts                         -> AlertList
+POST     /alerts/{name}/acknowledge      AlertNote -> AlertView (404, 409)
 GET      /storage                        -> StorageView
 GET      /replicas                       -> ReplicaList
 GET      /events                         query: kind, after; Last-Event-ID -> text/event-stream
@@ -212,10 +217,28 @@ from core.wire.tuning import (
     TunablesView,
     TunableView,
 )
+from core.wire.watch import (
+    AcknowledgementView,
+    AlertList,
+    AlertNote,
+    AlertView,
+    HitView,
+    JobList,
+    JobView,
+    MonitorList,
+    MonitorPoint,
+    MonitorSeries,
+    MonitorView,
+    WebhookView,
+)
 
 __all__ = [
     "API_PREFIX",
+    "AcknowledgementView",
     "ActionReason",
+    "AlertList",
+    "AlertNote",
+    "AlertView",
     "Answer",
     "Ask",
     "BreakerAction",
@@ -248,11 +271,14 @@ __all__ = [
     "FullRevision",
     "GuardView",
     "HealthView",
+    "HitView",
     "HolderView",
     "HotGroupView",
     "HotPrefixView",
     "HotPrefixes",
     "HotspotView",
+    "JobList",
+    "JobView",
     "LabArm",
     "LabAsk",
     "LabFleet",
@@ -269,6 +295,10 @@ __all__ = [
     "MigrationList",
     "MigrationTotals",
     "MigrationView",
+    "MonitorList",
+    "MonitorPoint",
+    "MonitorSeries",
+    "MonitorView",
     "MoveView",
     "NodeChange",
     "NodeList",
@@ -324,6 +354,7 @@ __all__ = [
     "TunablesChange",
     "TunablesView",
     "UpkeepView",
+    "WebhookView",
     "WhatIfAsk",
     "WhatIfCandidate",
     "WhatIfView",

@@ -1,0 +1,191 @@
+"""Alerts: rules over monitors with states, evidence and acknowledgements. Pure, with `now`.
+
+    state      on               becomes
+    inactive   broken           pending, or firing where the rule waits for nothing
+    pending    holds again      inactive
+    pending    broken for long  firing
+    firing     holds again      resolved
+    resolved   broken           as inactive
+    resolved   kept long        inactive
+
+A monitor without a value (nothing to judge by) ends a pending alert and leaves a firing one. An
+acknowledgement says that somebody knows; it ends with the alert.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from core.control.alert_rules import RULES, Rule
+from core.errors import Conflict, NotFound
+from core.tunables import Alerts as Limits
+
+RESOLVED_KEPT_S = 3600.0
+
+
+class AlertState(enum.StrEnum):
+    """Where one alert stands; see the module's table."""
+
+    INACTIVE = "inactive"
+    PENDING = "pending"
+    FIRING = "firing"
+    RESOLVED = "resolved"
+
+
+class Sign(enum.Enum):
+    """Columns of the transition table."""
+
+    HOLDS = 0
+    BROKEN = 1
+    LONG = 2
+    """Broken for as long as the rule waits."""
+    NOTHING = 3
+    OLD = 4
+    """Resolved long ago."""
+
+
+_I, _P, _F, _R = AlertState.INACTIVE, AlertState.PENDING, AlertState.FIRING, AlertState.RESOLVED
+# fmt: off
+TABLE: dict[AlertState, tuple[AlertState, ...]] = {
+    # before holds broken long nothing old
+    _I:     (_I,   _P,    _F,  _I,     _I),
+    _P:     (_I,   _P,    _F,  _I,     _I),
+    _F:     (_R,   _F,    _F,  _F,     _F),
+    _R:     (_R,   _P,    _F,  _R,     _I),
+}
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledgement:
+    """Somebody knows."""
+
+    author: str
+    at: datetime
+    note: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Alert:
+    """One rule's alert. Times are monotonic seconds beside wall times for people."""
+
+    rule: Rule
+    limit: float
+    state: AlertState = AlertState.INACTIVE
+    value: float | None = None
+    """At the last evaluation."""
+    worst: float | None = None
+    """Since it is broken."""
+    since_s: float | None = None
+    since: datetime | None = None
+    """When the rule was first found broken."""
+    fired_at: datetime | None = None
+    resolved_s: float = 0.0
+    resolved_at: datetime | None = None
+    evidence: Mapping[str, object] = field(default_factory=dict)
+    acknowledged: Acknowledgement | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """An alert changed its state."""
+
+    alert: Alert
+    before: AlertState
+
+
+class AlertBoard:
+    """All alerts of a service, evaluated sample by sample."""
+
+    def __init__(self, rules: Sequence[Rule] = RULES) -> None:
+        self._alerts = {rule.name: Alert(rule=rule, limit=0.0) for rule in rules}
+
+    def alerts(self) -> list[Alert]:
+        """Every alert: firing ones first, then pending, pages before tickets."""
+        order = (_F, _P, _R, _I)
+        return sorted(
+            self._alerts.values(),
+            key=lambda a: (order.index(a.state), a.rule.severity != "page", a.rule.name),
+        )
+
+    def get(self, name: str) -> Alert:
+        """One of them; NotFound."""
+        try:
+            return self._alerts[name]
+        except KeyError:
+            raise NotFound(f"no alert rule {name!r}", field="name") from None
+
+    def evaluate(
+        self,
+        values: Mapping[str, float | None],
+        limits: Limits,
+        now: float,
+        at: datetime,
+        *,
+        evidence: Mapping[str, Mapping[str, object]] | None = None,
+    ) -> list[Moved]:
+        """Compare one sample; evidence: by monitor, what stands behind its value."""
+        moved = []
+        for alert in self._alerts.values():
+            rule = alert.rule
+            alert.limit = float(getattr(limits, rule.limit))
+            alert.value = values.get(rule.monitor)
+            before = alert.state
+            self._step(alert, _sign(alert, now), now, at)
+            if alert.state in (_P, _F) and alert.value is not None:
+                facts = (evidence or {}).get(rule.monitor, {})
+                alert.evidence = {"value": alert.value, "limit": alert.limit, **facts}
+                alert.worst = _worse(rule, alert.worst, alert.value)
+            if alert.state is not before:
+                moved.append(Moved(alert, before))
+        return moved
+
+    def acknowledge(self, name: str, *, author: str, at: datetime, note: str) -> Alert:
+        """Note that somebody knows. Conflict where the alert is not pending or firing."""
+        alert = self.get(name)
+        if alert.state not in (_P, _F):
+            raise Conflict(
+                f"alert {name} is {alert.state.value}: nothing to acknowledge", field="name"
+            )
+        alert.acknowledged = Acknowledgement(author=author, at=at, note=note)
+        return alert
+
+    def _step(self, alert: Alert, sign: Sign, now: float, at: datetime) -> None:
+        before, after = alert.state, TABLE[alert.state][sign.value]
+        alert.state = after
+        if after is before:
+            return
+        if before in (_I, _R) and after in (_P, _F):
+            alert.since_s, alert.since = now, at
+            alert.worst = alert.fired_at = alert.resolved_at = alert.acknowledged = None
+        if after is _F:
+            alert.fired_at = at
+        elif after is _R:
+            alert.resolved_s, alert.resolved_at = now, at
+            alert.since_s = alert.acknowledged = None
+        elif after is _I:
+            alert.since_s = alert.since = alert.fired_at = alert.worst = None
+            alert.acknowledged = None
+
+
+def _sign(alert: Alert, now: float) -> Sign:
+    rule = alert.rule
+    if alert.state is _R and now - alert.resolved_s >= RESOLVED_KEPT_S:
+        old = alert.value is None or not rule.broken(alert.value, alert.limit)
+        if old:
+            return Sign.OLD
+    if alert.value is None:
+        return Sign.NOTHING
+    if not rule.broken(alert.value, alert.limit):
+        return Sign.HOLDS
+    since_s = now if alert.since_s is None else alert.since_s
+    return Sign.LONG if now - since_s >= rule.for_s else Sign.BROKEN
+
+
+def _worse(rule: Rule, worst: float | None, value: float) -> float:
+    if worst is None:
+        return value
+    return min(worst, value) if rule.below else max(worst, value)

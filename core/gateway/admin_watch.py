@@ -1,0 +1,178 @@
+"""Admin routes of what watches the service: jobs, monitors, alerts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from core import wire
+from core.control.alert_rules import MONITORS, RULES
+from core.control.alerts import Alert
+from core.errors import Invalid
+from core.gateway.hit_tally import OTHERS, Hits
+from core.gateway.monitoring import KEPT, PERIOD_S
+from core.identity.principal import author as acting
+
+if TYPE_CHECKING:
+    from core.gateway.service import Service
+
+GROUPS_SHOWN = 20
+_NAMES = tuple(m.name for m in MONITORS)
+
+
+def watch_routes(service: Service) -> APIRouter:
+    """All routes, to be mounted under the API's prefix."""
+    router = APIRouter(tags=["watch"])
+
+    @router.get("/jobs")
+    async def jobs() -> wire.JobList:
+        """Periodic work: what each job did last, and when it comes again."""
+        return job_list(service)
+
+    @router.get("/monitors")
+    async def monitors() -> wire.MonitorList:
+        """Every monitor now, with the nodes and prefix groups behind the hit."""
+        return monitor_list(service)
+
+    @router.get("/monitors/series")
+    async def series(
+        name: Annotated[list[str] | None, Query(max_length=len(_NAMES))] = None,
+        points: Annotated[int, Query(ge=1, le=KEPT)] = KEPT,
+    ) -> wire.MonitorSeries:
+        """The last hour of some monitors (default: all), a sample every five seconds."""
+        return monitor_series(service, name or list(_NAMES), points)
+
+    @router.get("/alerts")
+    async def alerts() -> wire.AlertList:
+        """Every alert rule and how it stands, firing ones first."""
+        hook = service.webhook
+        return wire.AlertList(
+            alerts=[alert_view(a) for a in service.monitoring.board.alerts()],
+            webhook=wire.WebhookView(
+                on=hook.on,
+                sent=hook.sent,
+                failures=hook.failures,
+                given_up=hook.given_up,
+                waiting=hook.waiting,
+                last_error=hook.last_error,
+            ),
+        )
+
+    @router.post("/alerts/{name}/acknowledge")
+    async def acknowledge(
+        name: Annotated[str, Path(max_length=64)], asked: wire.AlertNote
+    ) -> wire.AlertView:
+        """Say that somebody knows of a pending or firing alert; it ends with the alert."""
+        who = acting(asked.author)
+        return alert_view(service.monitoring.acknowledge(name, author=who, note=asked.note))
+
+    return router
+
+
+def job_list(service: Service) -> wire.JobList:
+    """GET /jobs."""
+    kept = wire.JobView.model_fields.keys()
+    jobs = [
+        wire.JobView(**{k: v for k, v in asdict(s).items() if k in kept})
+        for s in service.jobs.states()
+    ]
+    return wire.JobList(jobs=[*jobs, *_store_jobs(service)])
+
+
+def _store_jobs(service: Service) -> list[wire.JobView]:
+    """What the record store's own thread does; its failures are counted together."""
+    if service.store_upkeep is None:
+        return []
+    upkeep = service.store_upkeep()
+    return [
+        wire.JobView(
+            name=f"store.{name}",
+            what=what,
+            kind="loop",
+            every_s=every_s,
+            runs=int(at_s > 0),
+            failures=upkeep.failures,
+            last_at=datetime.fromtimestamp(at_s, UTC) if at_s else None,
+            last_error=upkeep.last_error,
+        )
+        for name, what, every_s, at_s in (
+            ("alive", "say that this process is alive", 5.0, upkeep.beat_at_s),
+            ("roll_up", "add stored decisions up", 10.0, upkeep.rolled_at_s),
+            ("retention", "delete what is too old", 3600.0, upkeep.cleaned_at_s),
+        )
+    ]
+
+
+def monitor_list(service: Service) -> wire.MonitorList:
+    """GET /monitors."""
+    now, watch = service.clock.now(), service.monitoring
+    values = watch.values(now, {})
+    alerts, limits = service.conductor.tunables.alerts, {r.monitor: r for r in RULES}
+    views = []
+    for m in MONITORS:
+        rule = limits.get(m.name)
+        limit = None if rule is None else float(getattr(alerts, rule.limit))
+        name = "" if rule is None else rule.name
+        views.append(
+            wire.MonitorView(
+                name=m.name, unit=m.unit, doc=m.doc, value=values[m.name], alert=name, limit=limit
+            )
+        )
+    groups = list(watch.hits.groups(now).items())[:GROUPS_SHOWN]
+    return wire.MonitorList(
+        at=service.clock.wall(),
+        monitors=views,
+        products=watch.products(now),
+        nodes=[_hits(node, hits) for node, hits in watch.hits.nodes(now).items()],
+        groups=[_hits("others" if g == OTHERS else f"{g:016x}", hits) for g, hits in groups],
+    )
+
+
+def monitor_series(service: Service, names: list[str], points: int) -> wire.MonitorSeries:
+    """GET /monitors/series; Invalid names a monitor that is none."""
+    for name in names:
+        if name not in _NAMES:
+            raise Invalid(f"name: no monitor {name!r}; there are {', '.join(_NAMES)}", field="name")
+    kept = list(service.monitoring.samples)[-points:]
+    return wire.MonitorSeries(
+        names=names,
+        step_s=PERIOD_S,
+        points=[
+            wire.MonitorPoint(at=s.at, values=[s.values.get(name) for name in names]) for s in kept
+        ],
+    )
+
+
+def alert_view(alert: Alert) -> wire.AlertView:
+    """One alert."""
+    rule, ack = alert.rule, alert.acknowledged
+    return wire.AlertView(
+        name=rule.name,
+        severity=rule.severity,
+        state=alert.state.value,
+        summary=rule.summary,
+        monitor=rule.monitor,
+        limit=alert.limit,
+        below=rule.below,
+        for_s=rule.for_s,
+        value=alert.value,
+        worst=alert.worst,
+        since=alert.since,
+        fired_at=alert.fired_at,
+        resolved_at=alert.resolved_at,
+        evidence=dict(alert.evidence),
+        acknowledged=None if ack is None else wire.AcknowledgementView(**asdict(ack)),
+    )
+
+
+def _hits(name: str, hits: Hits) -> wire.HitView:
+    return wire.HitView(
+        name=name,
+        requests=hits.requests,
+        prompt_tokens=hits.prompt_tokens,
+        match_tokens=hits.match_tokens,
+        hit=hits.share,
+    )

@@ -1,0 +1,234 @@
+"""Samples the service's monitors, keeps an hour of them, and evaluates the alerts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from core.control.alert_rules import MONITORS
+from core.control.alerts import Alert, AlertBoard, AlertState, Moved
+from core.control.guard import FIVE_MIN_S, HALF_HOUR_S, HOUR_S, SIX_HOURS_S, Tally
+from core.domain import Decision, Health
+from core.fleet.hotspot import Heat
+from core.fleet.trust import Standing
+from core.gateway.hit_tally import HitTally
+from core.plan.prefill import fleet_load
+
+if TYPE_CHECKING:
+    from core.gateway.service import Service
+
+PERIOD_S = 5.0
+KEPT = 720
+"""Samples: an hour."""
+THREE_DAYS_S = 3 * 86_400.0
+_LONG_STEP_S = 300.0
+_WINDOW_S = 60.0
+_BUSY_REQUESTS = 20
+"""In the last minute, before a node's hit share is compared with others'."""
+_REACHABLE_MIN = 0.05
+"""Below this reachable share there is nothing to miss."""
+_BELIEVED = frozenset({Standing.LIVE, Standing.HISTORY, Standing.OFF})
+"""Standings of signals that are believed, or that nobody configured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """All monitors at one moment; None where there is nothing to say."""
+
+    at: datetime
+    values: Mapping[str, float | None]
+
+
+class Monitoring:
+    """One a service. `sample` is its job."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self.board = AlertBoard()
+        self.hits = HitTally()
+        self.samples: deque[Sample] = deque(maxlen=KEPT)
+        self._short = Tally()
+        self._long = Tally(step_s=_LONG_STEP_S, span_s=THREE_DAYS_S)
+        self._doubted_since: dict[str, float] = {}
+        self._drops: deque[tuple[float, int]] = deque(maxlen=int(FIVE_MIN_S / PERIOD_S) + 1)
+        self._firings: deque[float] = deque(maxlen=1024)
+
+    # -- what happens ----------------------------------------------------------------------
+
+    def placed(self, d: Decision, now: float) -> None:
+        """A request was placed."""
+        group = self._service.conductor.group(d.request.keys)
+        self.hits.placed(d.prefill, group, d.request.prompt_tokens, d.match_tokens, now)
+
+    def ended(self, now: float, bad: bool, error: bool) -> None:
+        """A request ended, or was refused by us."""
+        self._short.add(now, bad=bad, error=error)
+        self._long.add(now, bad=bad, error=error)
+
+    def fired(self, now: float) -> None:
+        """The hotspot detector's second stage fired."""
+        self._firings.append(now)
+
+    # -- sampling --------------------------------------------------------------------------
+
+    def sample(self) -> None:
+        """Read every monitor, keep the sample, evaluate the alerts and tell what changed."""
+        service, now = self._service, self._service.clock.now()
+        at = service.clock.wall()
+        evidence: dict[str, dict[str, object]] = {}
+        values = self.values(now, evidence)
+        self.samples.append(Sample(at, values))
+        limits = service.conductor.tunables.alerts
+        for moved in self.board.evaluate(values, limits, now, at, evidence=evidence):
+            self._tell(moved)
+
+    def values(self, now: float, evidence: dict[str, dict[str, object]]) -> dict[str, float | None]:
+        """Every monitor now; `evidence` gets what stands behind values, by monitor."""
+        found: dict[str, float | None] = dict.fromkeys((m.name for m in MONITORS), None)
+        found.update(self._balance(now, evidence))
+        found.update(self._hit(now, evidence))
+        found.update(self._burn(now, evidence))
+        found.update(self._process(now, evidence))
+        return found
+
+    def _balance(self, now: float, evidence: dict[str, dict[str, object]]) -> dict[str, Any]:
+        conductor = self._service.conductor
+        products = self.products(now)
+        values = np.array(list(products.values()))
+        mean = float(values.mean()) if len(values) else 0.0
+        if mean > 0:
+            busiest = max(products, key=lambda n: products[n])
+            evidence["product_cv"] = {"busiest": busiest, "nodes": len(products)}
+        groups = conductor.detector.groups(now)
+        hot = [g for g in groups if g.heat is not Heat.CALM]
+        firings = sum(at > now - _WINDOW_S for at in self._firings)
+        evidence["firings"] = {"groups": [f"{g.group:016x}" for g in hot[:3]]}
+        return {
+            "product_cv": float(values.std()) / mean if mean > 0 else 0.0,
+            "product_max": float(values.max()) / mean if mean > 0 else 1.0,
+            "firings": float(firings),
+            "hot_groups": float(len(hot)),
+            "panic": float(conductor.breakers.panic),
+        }
+
+    def products(self, now: float) -> dict[str, float]:
+        """P-token x BS by live prefill node: uncached tokens queued times the batch."""
+        conductor = self._service.conductor
+        fleet, batch = conductor.fleet, fleet_load(conductor.fleet, conductor.tunables, now).batch
+        return {
+            spec.id: float(fleet.queued_tokens[slot] * max(batch[slot], 1.0))
+            for slot, spec in fleet.slots()
+            if fleet.prefills[slot] and fleet.healthy[slot]
+        }
+
+    def _hit(self, now: float, evidence: dict[str, dict[str, object]]) -> dict[str, Any]:
+        live = self._service.live.window(now, _WINDOW_S)
+        nodes, groups = self.hits.nodes(now), self.hits.groups(now)
+        busy = {n: h.share for n, h in nodes.items() if h.requests >= _BUSY_REQUESTS}
+        spread = None
+        if len(busy) > 1:
+            best, worst = max(busy, key=busy.__getitem__), min(busy, key=busy.__getitem__)
+            spread = busy[best] - busy[worst]
+            evidence["hit_spread"] = {"best": best, "worst": worst}
+        achieved, reachable = live.hit_achieved, live.hit_reachable
+        ratio = None
+        if achieved is not None and reachable is not None and reachable >= _REACHABLE_MIN:
+            ratio = achieved / reachable
+            evidence["hit_ratio"] = {"achieved": achieved, "reachable": reachable}
+        matched = sum(h.match_tokens for h in groups.values())
+        top = next(iter(groups.values())).match_tokens / matched if matched else None
+        return {
+            "hit_achieved": achieved,
+            "hit_reachable": reachable,
+            "hit_ratio": ratio,
+            "hit_spread": spread,
+            "group_share": top,
+            "decision_p99": live.decide.quantile(0.99) if live.decide.count else None,
+        }
+
+    def _burn(self, now: float, evidence: dict[str, dict[str, object]]) -> dict[str, Any]:
+        service = self._service
+        t, short = service.conductor.tunables, self._short
+        found: dict[str, Any] = {}
+        for name, long_s, short_s, long in (
+            ("burn_fast", HOUR_S, FIVE_MIN_S, short),
+            ("burn_slow", SIX_HOURS_S, HALF_HOUR_S, short),
+            ("burn_long", THREE_DAYS_S, SIX_HOURS_S, self._long),
+        ):
+            wide, narrow = long.window(now, long_s), short.window(now, short_s)
+            enough = narrow.total >= t.alerts.sample_min
+            rates = [c.burn(t.guard.objective) if enough else 0.0 for c in (wide, narrow)]
+            found[name] = min(rates)
+            evidence[name] = {
+                "long": [wide.total, wide.bad, wide.errors],
+                "short": [narrow.total, narrow.bad, narrow.errors],
+                "long_rate": rates[0],
+                "short_rate": rates[1],
+                "objective": t.guard.objective,
+            }
+        return found
+
+    def _process(self, now: float, evidence: dict[str, dict[str, object]]) -> dict[str, Any]:
+        service = self._service
+        counters = service.record_counters()
+        lost = self._signal_lost(now, evidence)
+        found: dict[str, Any] = {"signal_lost": lost, "loop_lag": service.upkeep.worst_lag_s}
+        if counters is not None:
+            self._drops.append((now, counters.dropped))
+            found["records_dropped"] = float(counters.dropped - self._drops[0][1])
+            if counters.spool_bytes_max:
+                found["spool"] = counters.spool_bytes / counters.spool_bytes_max
+            evidence["spool"] = {"rows": counters.spooled, "error": counters.last_error}
+            evidence["records_dropped"] = {"total": counters.dropped, "error": counters.last_error}
+        return found
+
+    def _signal_lost(self, now: float, evidence: dict[str, dict[str, object]]) -> float:
+        """How long the worst live node's cache signal has not been believed, in seconds."""
+        conductor = self._service.conductor
+        fleet = conductor.fleet
+        doubted = {
+            spec.id
+            for slot, spec in fleet.slots()
+            if conductor.trust.node(slot).standing not in _BELIEVED
+            and fleet.health(spec.id) is Health.HEALTHY
+        }
+        for node in [n for n in self._doubted_since if n not in doubted]:
+            del self._doubted_since[node]
+        for node in doubted:
+            self._doubted_since.setdefault(node, now)
+        if not self._doubted_since:
+            return 0.0
+        node, since = min(self._doubted_since.items(), key=lambda kv: (kv[1], kv[0]))
+        evidence["signal_lost"] = {"node": node, "nodes": len(self._doubted_since)}
+        return now - since
+
+    # -- alerts ----------------------------------------------------------------------------
+
+    def acknowledge(self, name: str, *, author: str, note: str) -> Alert:
+        """Say that somebody knows of an alert; told and kept like every act."""
+        at = self._service.clock.wall()
+        alert = self.board.acknowledge(name, author=author, at=at, note=note)
+        data = {"alert": name, "actor": author, "note": note, "state": alert.state.value}
+        self._service.record_event("alert.acknowledged", "", data)
+        return alert
+
+    def _tell(self, moved: Moved) -> None:
+        alert = moved.alert
+        if alert.state is AlertState.INACTIVE:
+            return
+        data = {
+            "alert": alert.rule.name,
+            "severity": alert.rule.severity,
+            "summary": alert.rule.summary,
+            "before": moved.before.value,
+            **alert.evidence,
+        }
+        self._service.counters[f"alert.{alert.state.value}"] += 1
+        self._service.record_event(f"alert.{alert.state.value}", "", data)
+        at = self._service.clock.wall()
+        self._service.webhook.put({"at": at, "state": alert.state.value, **data})
