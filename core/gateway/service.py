@@ -196,7 +196,6 @@ class Service:
         self._stack.push_async_callback(self.upkeep.stop)
         self.upkeep.start()
         self._stack.push_async_callback(self.moves.stop)
-        self.moves.start()
         self._stack.push_async_callback(self.control.stop)
         self._stack.push_async_callback(asyncio.to_thread, self.lab.close)
         await self.control.start()

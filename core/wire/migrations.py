@@ -78,8 +78,6 @@ class MigrationList(Answer):
     totals: MigrationTotals
     looked_ago_s: float | None = None
     look_took_s: float = 0.0
-    look_failures: int = 0
-    last_error: str = ""
     prompts_known: int = 0
     """Recent prompts whose tokens are remembered."""
     prompt_bytes: int = 0

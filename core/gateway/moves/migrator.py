@@ -55,39 +55,18 @@ class Migrator:
         self.totals: Counter[str] = Counter()
         self.looked_s: float | None = None
         self.look_took_s = 0.0
-        self.failures = 0
-        self.last_error = ""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lives: dict[Slot, int] = {}
         self._room = asyncio.Semaphore(self.rules.concurrent_max)
 
     # -- life ------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begin to look, as a job of the service."""
-        self._service.jobs.add(
-            "migration",
-            self._turn,
-            every_s=lambda: self._conductor.tunables.migration.scan_s,
-            what="look for hot prefixes, plan and start copies",
-        )
-
     async def stop(self) -> None:
-        """Give up what runs, and end."""
-        self._service.jobs.drop("migration")
+        """Give up what runs."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _turn(self) -> None:
-        try:
-            self.look(self._service.clock.now())
-        except Exception as error:
-            # The next look may do better; counter and message are in the API.
-            self.failures += 1
-            self.last_error = f"{type(error).__name__}: {error}"[:300]
-            raise
 
     def saw(self, intake: Intake) -> None:
         """A request came: remember its prompt, where copies of it may be wanted."""

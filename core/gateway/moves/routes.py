@@ -74,8 +74,6 @@ def listing(service: Service, limit: int) -> wire.MigrationList:
         ),
         looked_ago_s=None if moves.looked_s is None else now - moves.looked_s,
         look_took_s=moves.look_took_s,
-        look_failures=moves.failures,
-        last_error=moves.last_error,
         prompts_known=len(moves.recent),
         prompt_bytes=moves.recent.nbytes,
         prompt_bytes_max=moves.recent.bytes_max,
