@@ -33,6 +33,7 @@ from core.plan.decode_room import with_decode_room
 from core.plan.few import FewCandidates, candidates
 from core.plan.gathering import credited, gather
 from core.plan.placement import DecodeChoice, Reach, choose_decode
+from core.plan.prospects import Prospects, prospects
 from core.plan.refusal import Refuser
 from core.plan.transfer import Topology
 from core.policy import Scores, get_policy, pick
@@ -133,6 +134,26 @@ class Conductor(Roster):
         if self.trust.doubted:
             row[~self.trust.credited[: len(row)]] = 0
         return row
+
+    def prospects(self, request: Request, now: float) -> Prospects:
+        """Where a request could go now, load aside, and how soon its prompt would be done there."""
+        return prospects(self.fleet, self._open_case(request, now), self.tunables)
+
+    def turned_away(
+        self, request: Request, now: float, *, code: str, message: str, retry_after_s: float
+    ) -> Rejection:
+        """The record of a request that was refused before it came to a decision."""
+        return Rejection(
+            id=self._refuse.new_id(),
+            request=request,
+            now_s=now,
+            policy=self.policy.name,
+            revision=self.revision,
+            status=429,
+            code=code,
+            message=message,
+            retry_after_s=retry_after_s,
+        )
 
     # -- steps of a decision ---------------------------------------------------------------
 

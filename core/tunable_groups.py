@@ -134,13 +134,22 @@ class Slo:
 class Admission:
     """What happens to a request that every candidate would serve too late (spec 10)."""
 
-    mode: str = choice("reject", ("off", "reject"), "reject by predicted SLO miss", "F Alg. 1")
+    mode: str = choice(
+        "reject",
+        ("off", "reject", "queue"),
+        "off, reject by predicted SLO miss, or wait",
+        "F Alg. 1",
+    )
     early_rejection: bool = flag(
         True, "judge decode load at the time the prefill will end, not now", "F 5"
     )
     ttft_slack: float = number(1.0, 0.1, 10.0, "ratio", "reject above slack * TTFT limit")
     tbt_slack: float = number(1.0, 0.1, 10.0, "ratio", "reject above slack * TBT limit")
     retry_after_max_s: float = number(60.0, 1.0, 3600.0, "s", "cap of Retry-After")
+    room_s: float = number(
+        1.0, 0.0, 600.0, "s", "queue: a node whose predicted prefill queue is shorter has room"
+    )
+    queue_wait_max_s: float = number(60.0, 0.0, 3600.0, "s", "queue: longest wait for a node")
     priority_step: float = number(
         0.2, 0.0, 1.0, "share", "of the limits lost at load 1 per class below the highest"
     )

@@ -85,6 +85,10 @@ def _live_routes(service: Service) -> APIRouter:
     async def state() -> wire.FleetState:
         return overview.fleet_state(service)
 
+    @router.get("/queue")
+    async def queue() -> wire.QueueView:
+        return service.waiting.view()
+
     @router.get("/series")
     async def series(
         window: Annotated[str, Query(pattern="^(live|minutes)$")] = "live",

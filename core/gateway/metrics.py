@@ -102,6 +102,7 @@ class ServiceCollector(Collector):
             ("ttft_seconds", "Time to first token", total.ttft, LATENCY_S),
             ("tbt_seconds", "Mean of a request's longest token gaps", total.tbt, LATENCY_S),
             ("decision_seconds", "Time one decision took", total.decide, DECISION_S),
+            ("queue_wait_seconds", "Wait for a node", self._service.waiting.waits, LATENCY_S),
         ):
             family = HistogramMetricFamily(f"conductor_{name}", text)
             family.add_metric([], _buckets(found, edges), found.total)
@@ -127,6 +128,8 @@ class ServiceCollector(Collector):
         moves = self._service.moves
         for name, text, value in (
             ("migrations_live", "Copies planned or running", len(moves.live)),
+            ("queue_waiting", "Requests waiting for a node", len(self._service.waiting.queue)),
+            ("queue_bytes", "Bodies of those", self._service.waiting.queue.nbytes),
             ("prompt_memory_bytes", "Recent prompts kept for copies", moves.recent.nbytes),
         ):
             yield GaugeMetricFamily(f"conductor_{name}", text, value=float(value))
@@ -136,6 +139,10 @@ class ServiceCollector(Collector):
             ("computed_tokens", "Prefix tokens computed anew by copies"),
         ):
             yield CounterMetricFamily(f"conductor_migration_{name}", text, value=moves.totals[name])
+        queued = CounterMetricFamily("conductor_queue", "Requests by fate", labels=["fate"])
+        for fate in ("queued", "served", "expired", "full", "displaced"):
+            queued.add_metric([fate], self._service.waiting.totals[fate])
+        yield queued
         yield CounterMetricFamily(
             "conductor_prompt_memory_dropped", "Prompts forgotten", value=moves.recent.dropped
         )

@@ -51,6 +51,7 @@ async def _pump(attempt: Attempt, answer: Answer, observer: StreamObserver) -> N
             if observer.error is not None:
                 raise attempt.spoiled(observer.error)
             attempt.held.reservation.first_token(now)
+            attempt.service.waiting.stir()
         if not out:
             continue
         if not exchange.started:

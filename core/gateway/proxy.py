@@ -107,7 +107,10 @@ async def serve(
     for number in range(1 + service.limits.retries_max):
         flight.check()
         request = intake.request if not tried else intake.without(tried)
-        decided = service.decide(request)
+        if service.waiting.on and not tried:
+            decided = await service.waiting.decide(intake, flight, arrived_s=arrived_s)
+        else:
+            decided = service.decide(request)
         if isinstance(decided, Rejection):
             if last is None:
                 await _reject(exchange, decided)

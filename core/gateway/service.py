@@ -56,6 +56,8 @@ from core.gateway.standing import Origin
 from core.gateway.upkeep import Upkeep
 from core.gateway.upstream import Upstream, make_session
 from core.gateway.webhook import Webhook
+)
+from core.gateway.waiting import WaitingRoom, is_full
 from core.identity.authority import Authority
 from core.jobs import Jobs
 from core.ports import RecordSink, RecordStore, SinkCounters, StoreUpkeep
@@ -155,6 +157,7 @@ class Service:
         self.counters: Counter[str] = Counter()
         self.stopping = False
         self.moves = Migrator(self)
+        self.waiting = WaitingRoom(self)
         self._ids = 0
         self._active: set[str] = set()
         self._upstream: Upstream | None = None
@@ -249,10 +252,13 @@ class Service:
         """The request of that id is over."""
         self._active.discard(name)
 
-    def decide(self, request: Request, *, what_if: bool = False) -> Decision | Rejection:
+    def decide(
+        self, request: Request, *, what_if: bool = False, waits: bool = False
+    ) -> Decision | Rejection:
         """Decide, count and record; a decision counts as load once it is held.
 
-        what_if: only ask; nothing is counted as traffic, nothing recorded.
+        what_if: only ask; nothing is counted as traffic, nothing recorded. waits: the request
+        will ask again if refused with 429, so that is not its end yet.
         """
         began = perf_counter()
         now = self.clock.now()
@@ -261,17 +267,33 @@ class Service:
         if what_if:
             self.counters["what_if"] += 1
             return decided
+        if waits and is_full(decided):
+            return decided
         self.control.decided(decided, took, now)
         if isinstance(decided, Rejection):
-            self.live.rejected(took, now)
-            self.counters[f"rejected.{decided.code}"] += 1
-            if self.recorder is not None:
-                self.recorder.decision(decided, self.clock.wall())
+            self._note_rejection(decided, took, now)
         else:
             self.live.placed(decided, took, now)
             self.monitoring.placed(decided, now)
             self.counters[f"signal.{decided.signal}"] += 1
         return decided
+
+    def refuse(
+        self, request: Request, code: str, message: str, *, retry_after_s: float
+    ) -> Rejection:
+        """Refuse a request that came to no decision, as if it had been decided."""
+        now = self.clock.now()
+        made = self.conductor.turned_away(
+            request, now, code=code, message=message, retry_after_s=retry_after_s
+        )
+        self._note_rejection(made, 0.0, now)
+        return made
+
+    def _note_rejection(self, rejection: Rejection, took: float, now: float) -> None:
+        self.live.rejected(took, now)
+        self.counters[f"rejected.{rejection.code}"] += 1
+        if self.recorder is not None:
+            self.recorder.decision(rejection, self.clock.wall())
 
     def hold(self, decision: Decision) -> Held:
         """Count a decision's load from now, and record it, until the Held is finished."""
@@ -291,6 +313,7 @@ class Service:
             self.recorder.outcome(opened, outcome, self.clock.wall())
         if outcome.failed_node is not None:
             self.suspect(outcome.failed_node)
+        self.waiting.stir()
         good = self._met_limits(d.request, outcome)
         self.live.finished(d, outcome, now, good=good)
         self.control.finished(d, outcome, now, good=good)

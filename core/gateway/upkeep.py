@@ -87,6 +87,7 @@ class Upkeep:
         service.jobs.hurry(now)
         service.flights.sweep(now)
         service.elsewhere.expire(now)
+        service.waiting.stir()
         service.conductor.index.sweep(_SWEEP_ENTRIES)
         if now >= self._sample_at_s:
             self._sample_at_s = now + SAMPLE_S

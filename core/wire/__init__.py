@@ -56,6 +56,7 @@ POST     /alerts/{name}/acknowledge      AlertNote -> AlertView (404, 409)
 GET      /storage                        -> StorageView
 GET      /replicas                       -> ReplicaList
 GET      /events                         query: kind, after; Last-Event-ID -> text/event-stream
+GET      /queue                          who waits for a node -> QueueView
 GET      /migrations                     query: limit -> MigrationList
 POST     /migrations                     MigrationAsk -> MigrationView (202; 404, 409)
 POST     /migrations/{id}/cancel         MigrationCancel -> MigrationView
@@ -195,6 +196,10 @@ from core.wire.past import (
     ShareView,
     TimingsView,
 )
+from core.wire.queue import (
+    QueueGroup,
+    QueueView,
+)
 from core.wire.records import (
     DatabaseView,
     ExportQuery,
@@ -317,6 +322,8 @@ __all__ = [
     "PreviewFigures",
     "PreviewView",
     "Quantiles",
+    "QueueGroup",
+    "QueueView",
     "ReadingView",
     "Readings",
     "ReplayView",

@@ -36,18 +36,21 @@ async def computed(w, engine) -> int:
         return (await answer.json())["computed_tokens"]
 
 
-async def test_a_flood_with_one_cold_prefix_is_prefilled_on_two_nodes_at_most(four):
+@pytest.mark.parametrize("mode", ["off", "queue"])
+async def test_a_flood_with_one_cold_prefix_is_prefilled_on_two_nodes_at_most(four, mode):
     specs = [e.spec(profile="generic-7b-1gpu", speed=2.0, kv_transfer="") for e in four]
-    tunables = Tunables().changed({"admission.mode": "off"})
+    tunables = Tunables().changed({"admission.mode": mode, "admission.room_s": 0.2})
     async with gateway(*specs, tunables=tunables) as w:
         before = [await computed(w, e) for e in four]
-        nodes = await flood(w, 10_000)
+        nodes = await flood(w, 10_000 if mode == "off" else 20_000)
         did = [await computed(w, e) - b for e, b in zip(four, before, strict=True)]
         whole = [n for n in did if n >= SHARED]
         assert 1 <= len(whole) <= 2 and len(set(nodes)) <= 2
         # Nothing was computed beyond the copies and each request's own end.
         assert sum(did) <= len(whole) * SHARED + REQUESTS * (40 + 2 * 32)
         counters = w.service.counters
-        assert counters["coming.arrived_tokens"] >= 0.9 * counters["coming.expected_tokens"] > 0
+        arrived = counters["coming.arrived_tokens"]
+        assert arrived >= 0.9 * counters["coming.expected_tokens"]
+        assert arrived > 0 or mode == "queue"
         await w.settled()
         assert not len(w.service.conductor.coming) or w.service.conductor.coming._done

@@ -79,7 +79,7 @@ def test_whole_numbers_stay_whole():
 
 def test_choices_flags_and_texts():
     assert Tunables().changed({"admission.mode": "off"}).admission.mode == "off"
-    assert "off, reject" in invalid({"admission.mode": "queue"}).message
+    assert "off, reject, queue" in invalid({"admission.mode": "drop"}).message
     assert Tunables().changed({"fetch.enabled": False}).fetch.enabled is False
     for wrong in (0, 1, "true", None):
         assert invalid({"fetch.enabled": wrong}).field == "fetch.enabled"

@@ -1,0 +1,203 @@
+"""Queue mode before emulated engines: turns, bands, fairness, deadlines, bounds."""
+
+import asyncio
+import dataclasses
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from gateway_world import PATIENT, Engine, engines, gateway, until
+
+from core import wire
+from core.tunables import Tunables
+
+QUEUE = {
+    "admission.mode": "queue",
+    "admission.room_s": 0.001,
+    "batching.coming": False,
+    "admission.early_rejection": False,
+}
+
+
+@pytest.fixture(scope="module")
+def pair():
+    with engines(Engine("a"), Engine("b")) as made:
+        yield made
+
+
+@asynccontextmanager
+async def world(pair, *, limits=PATIENT, **changes):
+    tunables = Tunables().changed({**QUEUE, **changes})
+    async with gateway(*(e.spec() for e in pair), tunables=tunables, limits=limits) as w:
+        yield w
+
+
+def block(w):
+    """Make every node look busy; call the result to free them."""
+    ledger, clock = w.service.conductor.ledger, w.service.clock
+    holds = [
+        ledger.hold(slot, 600.0, tokens=10.0, now=clock.now())
+        for slot, _ in w.service.conductor.fleet.slots()
+    ]
+
+    def free() -> None:
+        for hold in holds:
+            ledger.release(hold, clock.now())
+        w.service.waiting.stir()
+
+    return free
+
+
+async def ask(w, n: int, *, tenant="", priority=0, slo_s=50.0, tokens=64):
+    headers = {
+        "x-conductor-tenant": tenant,
+        "x-conductor-priority": str(priority),
+        "x-conductor-ttft-slo-ms": str(slo_s * 1000),
+    }
+    return await w.complete([n + 1] * tokens, headers=headers, max_tokens=1)
+
+
+def start(w, *many, **more):
+    return [asyncio.create_task(ask(w, n, **more)) for n in many]
+
+
+async def queued(w, count: int) -> None:
+    await until(lambda: len(w.service.waiting.queue) == count)
+
+
+async def test_requests_wait_for_room_and_are_all_served(pair):
+    async with world(pair) as w:
+        free = block(w)
+        tasks = start(w, *range(20))
+        await queued(w, 20)
+        assert not w.service.conductor.ledger.open
+        free()
+        answers = await asyncio.gather(*tasks)
+        assert [a.status for a in answers] == [200] * 20
+        waiting = w.service.waiting
+        assert waiting.totals["served"] == 20 and waiting.waits.count == 20
+        assert len(waiting.queue) == 0 and waiting.queue.nbytes == 0
+        await w.settled()
+        assert any("waited" in d.notes for d in w.sink.decisions)
+
+
+async def test_an_idle_fleet_serves_at_once_without_queueing(pair):
+    async with world(pair) as w:
+        assert (await ask(w, 1)).status == 200
+        assert w.service.waiting.totals["queued"] == 0
+
+
+async def test_higher_bands_go_first_and_tenants_take_turns(pair):
+    async with world(pair[:1]) as w:
+        free = block(w)
+        tasks = start(w, *range(6), tenant="busy")
+        await queued(w, 6)
+        tasks += start(w, *range(10, 13), tenant="small")
+        await queued(w, 9)
+        tasks += start(w, 20, tenant="busy", priority=5)
+        await queued(w, 10)
+        free()
+        await asyncio.gather(*tasks)
+        await w.settled()
+        order = [(d.priority, d.tenant) for d in w.sink.decisions]
+        assert order[0] == (5, "busy")
+        assert {tenant for _, tenant in order[1:7]} == {"busy", "small"}
+        assert [t for _, t in order[1:7]].count("small") == 3
+
+
+async def test_who_cannot_be_served_in_time_hears_so_before_the_deadline(pair):
+    async with world(pair) as w:
+        free = block(w)
+        answer = await ask(w, 1, slo_s=0.6)
+        assert answer.status == 429 and int(answer.headers["retry-after"]) >= 1
+        error = (await answer.json())["error"]
+        assert error["code"] == "queue_timeout"
+        assert w.service.waiting.totals["expired"] == 1
+        free()
+        await w.settled()
+        assert [d.code for d in w.sink.decisions] == ["queue_timeout"]
+
+
+async def test_a_full_queue_refuses_and_gives_way_to_a_higher_class(pair):
+    limits = dataclasses.replace(PATIENT, queue_max=3)
+    async with world(pair, limits=limits) as w:
+        free = block(w)
+        tasks = start(w, 0, 1, 2)
+        await queued(w, 3)
+        refused = await ask(w, 3)
+        assert refused.status == 429 and "retry-after" in refused.headers
+        assert (await refused.json())["error"]["code"] == "queue_full"
+        tasks += start(w, 4, priority=1)
+        await until(lambda: w.service.waiting.totals["displaced"] == 1)
+        free()
+        statuses = sorted([a.status for a in await asyncio.gather(*tasks)])
+        assert statuses == [200, 200, 200, 429]
+        await w.settled()
+
+
+async def test_the_bytes_that_wait_are_bounded(pair):
+    limits = dataclasses.replace(PATIENT, queue_bytes_max=2_000)
+    async with world(pair, limits=limits) as w:
+        free = block(w)
+        tasks = start(w, 0, 1, 2, 3, tokens=200)
+        await until(lambda: w.service.waiting.totals["full"] >= 1)
+        assert w.service.waiting.queue.nbytes <= 2_000
+        free()
+        assert {a.status for a in await asyncio.gather(*tasks)} == {200, 429}
+
+
+async def test_a_client_that_leaves_gives_its_place_up(pair):
+    async with world(pair) as w:
+        free = block(w)
+        timeout = aiohttp.ClientTimeout(total=0.3)
+        async with aiohttp.ClientSession(timeout=timeout) as impatient:
+            with pytest.raises(TimeoutError):
+                await impatient.post(
+                    f"{w.url}/v1/completions",
+                    json={"model": "tiny", "prompt": [5] * 64, "max_tokens": 1},
+                )
+        await queued(w, 0)
+        free()
+        assert (await ask(w, 2)).status == 200
+        await w.settled()
+
+
+async def test_no_node_at_all_is_told_at_once(pair):
+    async with world(pair) as w:
+        free = block(w)
+        tasks = start(w, 0)
+        await queued(w, 1)
+        for _, spec in list(w.service.conductor.fleet.slots()):
+            w.service.conductor.drain(spec.id, True, w.service.clock.now())
+        (answer,) = await asyncio.gather(*tasks)
+        assert answer.status == 503 and "retry-after" in answer.headers
+        free()
+
+
+async def test_switching_the_mode_lets_everybody_go(pair):
+    async with world(pair) as w:
+        free = block(w)
+        tasks = start(w, *range(5))
+        await queued(w, 5)
+        conductor = w.service.conductor
+        conductor.apply(conductor.tunables.changed({"admission.mode": "off"}), 2)
+        assert {a.status for a in await asyncio.gather(*tasks)} == {200}
+        free()
+        await w.settled()
+
+
+async def test_metrics_tell_who_waits(pair):
+    async with world(pair) as w:
+        free = block(w)
+        tasks = start(w, 0, 1)
+        await queued(w, 2)
+        async with w.client.get(f"{w.url}/metrics") as answer:
+            text = await answer.text()
+        assert "conductor_queue_waiting 2.0" in text
+        assert 'conductor_queue_total{fate="queued"} 2.0' in text
+        async with w.client.get(f"{w.url}/admin/v1/queue") as answer:
+            found = wire.QueueView.model_validate_json(await answer.read())
+        assert (found.mode, found.waiting) == ("queue", 2) and found.oldest_s >= 0
+        assert [(g.tenant, g.priority, g.waiting) for g in found.groups] == [("", 0, 2)]
+        free()
+        await asyncio.gather(*tasks)
