@@ -55,9 +55,8 @@ from core.gateway.problems import problems
 from core.gateway.standing import Origin
 from core.gateway.upkeep import Upkeep
 from core.gateway.upstream import Upstream, make_session
-from core.gateway.webhook import Webhook
-)
 from core.gateway.waiting import WaitingRoom, is_full
+from core.gateway.webhook import Webhook
 from core.identity.authority import Authority
 from core.jobs import Jobs
 from core.ports import RecordSink, RecordStore, SinkCounters, StoreUpkeep
