@@ -199,6 +199,11 @@ async def test_nodes_of_the_settings_file_are_trusted_but_not_with_metadata():
 SLOW = ("--profile", "generic-7b-1gpu")
 
 
+async def fault(w, engine, **values):
+    async with w.client.post(f"{engine.url}/emulated/faults", json=values) as answer:
+        assert answer.status == 200
+
+
 async def test_a_drain_under_load_tells_its_progress_and_its_end():
     with engines(Engine("a", *SLOW), Engine("b", *SLOW)) as (a, b):
         async with gateway(a.spec(kv_transfer=""), b.spec(kv_transfer="")) as w:
@@ -206,6 +211,7 @@ async def test_a_drain_under_load_tells_its_progress_and_its_end():
             opened = await asyncio.gather(*(w.post("/v1/completions", body) for _ in range(6)))
             assert {s.headers["x-conductor-node"] for s in opened} == {"a", "b"}
             on_a = [s for s in opened if s.headers["x-conductor-node"] == "a"]
+            await fault(w, a, hang="engine")  # its requests run on until we let them
             why = {"reason": "new driver", "author": "ada"}
             node = await ask(w, "POST", "/nodes/a/drain", why)
             assert (node.drain.state, node.drain.done, node.eligible) == ("draining", False, False)
@@ -215,6 +221,7 @@ async def test_a_drain_under_load_tells_its_progress_and_its_end():
             more = [await w.complete("x", max_tokens=2) for _ in range(4)]
             assert {s.headers["x-conductor-node"] for s in more} == {"b"}
             assert not events(w, "node.drained")
+            await fault(w, a, hang="")
             for stream in opened:
                 assert (await stream.read()).rstrip().endswith(b"data: [DONE]")
             found = await event(w, "node.drained")
