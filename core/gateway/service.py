@@ -141,8 +141,7 @@ class Service:
         self.budget = RetryBudget(share=self.limits.retry_share, minimum=self.limits.retry_min)
         self.flights = Flights()
         self.live = Live(now)
-        self.names = Names(conductor)
-        self.lengths = OutputLengths()
+        self.names, self.lengths = Names(conductor), OutputLengths()
         self.elsewhere = Elsewhere(self)
         self.indexer = Indexer(self)
         self.lifecycle = Lifecycle(self)
@@ -155,8 +154,7 @@ class Service:
         self.lab = Lab(lab or LabRules(), wall=clock.wall)
         self.counters: Counter[str] = Counter()
         self.stopping = False
-        self.moves = Migrator(self)
-        self.waiting = WaitingRoom(self)
+        self.moves, self.waiting = Migrator(self), WaitingRoom(self)
         self._ids = 0
         self._active: set[str] = set()
         self._upstream: Upstream | None = None
