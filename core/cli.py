@@ -80,11 +80,20 @@ def up(config: Config = None) -> None:
 
 
 @app.command()
-def serve(config: Config = None) -> None:
+def serve(
+    config: Config = None,
+    history_only: Annotated[
+        bool,
+        typer.Option(
+            "--history-only",
+            help="Only stored records, read-only, on history.port.",
+        ),
+    ] = False,
+) -> None:
     """Run the scheduler service: OpenAI-compatible gateway and admin API."""
-    from core.serve import run_service
+    from core.serve import run_history, run_service
 
-    run_service(load_settings(config))
+    (run_history if history_only else run_service)(load_settings(config))
 
 
 @app.command()

@@ -76,6 +76,8 @@ def _local(settings: Settings) -> Iterator[Check]:
     yield _tried("database", lambda: _database(settings))
     for what, address in (("server", settings.server), ("console", settings.console)):
         yield _port(what, address.host, address.port)
+    if settings.history.port:
+        yield _port("history", settings.server.host, settings.history.port)
 
 
 def _tried(name: str, act: Any) -> Check:

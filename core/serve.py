@@ -13,8 +13,10 @@ import uvicorn
 import uvloop
 
 from core.gateway.app import create_app
+from core.gateway.history import create_history_app
 from core.gateway.protocol import gateway_protocol
 from core.gateway.service import Service
+from core.history import running_history
 from core.settings import Settings
 from core.wiring import configure_logging, running_service
 
@@ -50,6 +52,30 @@ async def _serve(settings: Settings) -> None:
         await DrainingServer(config, service, drain_s=settings.limits.drain_s).serve()
 
 
+def run_history(settings: Settings) -> None:
+    """Serve stored records until SIGTERM or Ctrl-C."""
+    configure_logging(settings.log_level, json=not sys.stderr.isatty())
+    with contextlib.suppress(KeyboardInterrupt):
+        uvloop.run(_serve_history(settings))
+
+
+async def _serve_history(settings: Settings) -> None:
+    async with running_history(settings) as service:
+        config = uvicorn.Config(
+            create_history_app(service),
+            host=settings.server.host,
+            port=settings.history.port,
+            http=gateway_protocol(service.limits),
+            proxy_headers=False,
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            timeout_graceful_shutdown=_CLOSE_S,
+            server_header=False,
+        )
+        await StoppingServer(config).serve()
+
+
 def quieten_collector() -> None:
     """Keep what lives as long as the process out of the collector, and let it run seldom.
 
@@ -58,6 +84,14 @@ def quieten_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+
+
+class StoppingServer(uvicorn.Server):
+    """Ends at the first signal, and in order: no stream here is worth waiting for."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Signal handler of uvicorn."""
+        self.should_exit = True
 
 
 class DrainingServer(uvicorn.Server):

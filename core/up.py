@@ -80,7 +80,9 @@ def _start_all(
     console_url = _url(settings.console.host, settings.console.port)
     given = ["--config", str(config)] if config else []
     service = processes.start("service", [*_conductor(), "serve", *given])
-    console = processes.start("console", [*_conductor(), "console", *given, "--url", url])
+    history = _history_url(settings, out)
+    read = ["--history-url", history] if history else []
+    console = processes.start("console", [*_conductor(), "console", *given, "--url", url, *read])
     wait_until(
         lambda: stop.is_set() or answers(f"{url}/health"),
         service,
@@ -93,6 +95,8 @@ def _start_all(
         timeout_s=_CONSOLE_START_S,
         what="answer to its health check",
     )
+    if history and not stop.is_set():  # once the service has brought the schema up to date
+        processes.start("history", [*_conductor(), "serve", "--history-only", *given])
     rate = settings.emulation.requests_per_s
     if emulate and rate > 0 and not stop.is_set():
         traffic = ["--url", url, "--model", settings.emulation.model, "--rate", str(rate)]
@@ -103,6 +107,19 @@ def _start_all(
         if token is not None:
             print(f"sign in  {console_url}/sign-in?token={token}", flush=True)
         out.print("Ctrl-C stops everything")
+
+
+def _history_url(settings: Settings, out: Console) -> str:
+    """Where stored records are read while the service is down; empty where nothing may listen."""
+    host, port = settings.server.host, settings.history.port
+    if not port:
+        return ""
+    try:
+        require_free(host, port, what="history")
+    except ConductorError as e:
+        out.print(f"[yellow]no history while the service is down:[/] {e.message}")
+        return ""
+    return _url(host, port)
 
 
 def _start_engines(processes: Processes, settings: Settings) -> Path:
@@ -175,8 +192,10 @@ def _url(host: str, port: int) -> str:
 
 
 def _watch(processes: Processes, stop: StopSignal, out: Console) -> int:
-    """Wait for a signal; a part that dies ends everything, with its last words."""
+    """Wait for a signal. A service or console that dies ends everything, with its last words; with
+    stored records at hand the console stays open without the service."""
     told: set[str] = set()
+    history = any(child.name == "history" for child in processes.children)
     while not stop.wait(_WATCH_S):
         for child in processes.dead():
             if child.name in told:
@@ -185,6 +204,8 @@ def _watch(processes: Processes, stop: StopSignal, out: Console) -> int:
             code = child.process.returncode
             out.print(f"[red]{child.name} ended with code {code}[/]; {child.log} ends with:")
             out.print(child.tail(), markup=False)
-            if child.name in ("service", "console"):
+            if child.name == "console" or (child.name == "service" and not history):
                 return 1
-    return 0
+            if child.name == "service":
+                out.print("the console goes on with stored records; Ctrl-C stops everything")
+    return 1 if "service" in told else 0

@@ -214,6 +214,15 @@ class Store(IdentityReads):
             raise StoreError(f"the record store cannot be read: {first_line(error)}") from error
 
 
+class ReadingStore(Store):
+    """A store through which nothing can be written: every act is a StoreError."""
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        raise StoreError("this instance only reads stored records")
+        yield
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
     """What a long-running process does for the database it shares; see `Maintenance`.

@@ -116,6 +116,13 @@ class ControlPlane(TrialActs):
             log.warning("revisions cannot be read yet: %s", error.message)
         return self.loaded
 
+    async def follow(self, now: float) -> None:
+        """Look for revisions of others, without acting: for who only shows them."""
+        if self.loaded:
+            await self.heard(frozenset({"revisions"}))
+        else:
+            await self._try_load(now)
+
     async def heard(self, topics: frozenset[str]) -> None:
         """Somebody changed what is stored under these topics: follow."""
         if "revisions" not in topics:
