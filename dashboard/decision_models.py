@@ -25,7 +25,6 @@ OUTCOMES: dict[str, str] = {
 REASONS: dict[str, str] = {
     "unhealthy": "not healthy",
     "draining": "draining",
-    "cold_prefix_elsewhere": "its cold prefix is being computed elsewhere",
     "breaker_open": "its breaker is open",
     "role": "does not do this part of the work",
     "model": "does not serve the model",

@@ -33,9 +33,23 @@ function wire(host) {
   host.unwire = () => window.removeEventListener("pointerup", released);
 }
 
-export default function ({ data, parentElement }) {
+// Clicks on a cell of a hierarchy go to Python, which decides what is shown next; without anybody
+// who listens, the library zooms by itself.
+function listen(host) {
+  if (host.listening || !host.on) return;
+  host.listening = true;
+  host.on("plotly_icicleclick", (event) => {
+    if (!host.clicked) return true;
+    const point = event.points[0];
+    if (point) host.clicked(point.id);
+    return false;
+  });
+}
+
+export default function ({ data, parentElement, setTriggerValue }) {
   const host = parentElement.querySelector(".cd-plot");
   if (!host.unwire) wire(host);
+  host.clicked = data.clicks ? (id) => setTriggerValue("clicked", id) : null;
   if (host.spec !== data.spec) {
     host.spec = data.spec;
     const figure = JSON.parse(data.spec);
@@ -43,6 +57,7 @@ export default function ({ data, parentElement }) {
     host.setAttribute("aria-label", data.alt);
     const draw = () => load(data.version)
       .then((plotly) => plotly.react(host, figure.data, figure.layout, config))
+      .then(() => listen(host))
       .catch((error) => { host.textContent = "Chart unavailable: " + error.message; });
     if (host.held) host.waiting = draw; else draw();
   }

@@ -21,15 +21,30 @@ _HTML = "<div class='cd-plot' role='img' style='width:100%'></div>"
 _NAME = "conductor_live_plot"
 
 
-def live_plot(figure: Figure, *, key: str, alt: str) -> None:
-    """Draw `figure`, or update the chart that has this key. `alt` describes it in words."""
+def live_plot(figure: Figure, *, key: str, alt: str, clicks: bool = False) -> str | None:
+    """Draw `figure`, or update the chart that has this key. `alt` describes it in words.
+
+    With `clicks`, returns the id of the hierarchy's cell that was clicked just now, else None.
+    """
     renderer = _component()
     spec = orjson.dumps(figure, option=orjson.OPT_SERIALIZE_NUMPY).decode()
-    renderer(
-        data={"spec": spec, "alt": _described(figure, alt), "version": plotly.__version__},
+    result = renderer(
+        data={
+            "spec": spec,
+            "alt": _described(figure, alt),
+            "version": plotly.__version__,
+            "clicks": clicks,
+        },
         key=key,
         height=figure["layout"]["height"],
+        on_clicked_change=_nothing,
     )
+    clicked = getattr(result, "clicked", None)
+    return clicked if isinstance(clicked, str) else None
+
+
+def _nothing() -> None:
+    """The value is read where the chart is drawn."""
 
 
 def figure_of(spec: str) -> Figure:

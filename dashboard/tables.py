@@ -42,9 +42,71 @@ def fleet_table(
     )
 
 
-def hot_table(rows: Sequence[dict[str, object]], *, key: str, most: int = 12) -> None:
-    """Hot prefixes."""
+def select_table(
+    rows: Sequence[dict[str, object]],
+    *,
+    key: str,
+    alt: str,
+    percent: Sequence[str] = (),
+    choose: bool = False,
+    on_select: Callable[[int], None] | None = None,
+    columns: dict[str, Any] | None = None,
+    most: int = 12,
+) -> int | None:
+    """A table of which a row can be chosen: its number is returned with `choose`, or given to
+    `on_select` as it is chosen."""
+
+    def chosen() -> int | None:
+        found = st.session_state[key]["selection"]["rows"]
+        return found[0] if found else None
+
+    def selected() -> None:
+        number = chosen()
+        if on_select is not None and number is not None and number < len(rows):
+            on_select(number)
+
+    more: dict[str, Any] = {}
+    if choose or on_select is not None:
+        more = {"selection_mode": "single-row", "on_select": selected if on_select else "rerun"}
+    st.dataframe(
+        pd.DataFrame(list(rows)), key=key, hide_index=True, placeholder=NONE, row_height=ROW_PX,
+        height=table_height(len(rows), most=most), alt=alt,
+        column_config={
+            **{name: st.column_config.NumberColumn(format=_PERCENT) for name in percent},
+            **(columns or {}),
+        },
+        **more,
+    )  # fmt: skip
+    return chosen() if choose else None
+
+
+def migration_table(
+    rows: Sequence[dict[str, object]], *, key: str, choose: bool = False
+) -> int | None:
+    """Migrations; with `choose`, the number of the chosen row is returned."""
     number = st.column_config.NumberColumn
+    columns = {
+        "Tokens": number(format="localized"),
+        "Moved tokens": number(format="localized"),
+        "Computed": number("Computed tokens", format="localized"),
+        **{n: number(format="%.2f") for n in ("Benefit s", "Predicted s", "Took s")},
+        "Why": st.column_config.TextColumn(width="large"),
+    }
+    return select_table(rows, key=key, alt="Migrations", choose=choose, columns=columns)
+
+
+def hot_table(
+    rows: Sequence[dict[str, object]],
+    *,
+    key: str,
+    most: int = 12,
+    on_select: Callable[[], None] | None = None,
+) -> None:
+    """Hot prefixes; with `on_select` one can be chosen."""
+    number = st.column_config.NumberColumn
+    selection: dict[str, Any] = {}
+    if on_select is not None:
+        selection = {"on_select": on_select, "selection_mode": "single-row"}
     st.dataframe(
         pd.DataFrame(list(rows)),
         key=key,
@@ -52,6 +114,7 @@ def hot_table(rows: Sequence[dict[str, object]], *, key: str, most: int = 12) ->
         row_height=ROW_PX,
         height=table_height(len(rows), most=most),
         alt="Hot prefixes with tokens, accesses and holders",
+        **selection,
         column_config={
             "Prefix": st.column_config.TextColumn(help="Key of its last block"),
             "Tokens": number(format="localized"),

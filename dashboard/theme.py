@@ -142,6 +142,9 @@ def style_sheet(p: Palette) -> str:
 .cd-list div {{ display:flex; gap:.5rem; line-height:1.35; color:{p.text}; font-size:.92rem; }}
 .cd-h {{ font-size:1rem; font-weight:620; color:{p.text}; margin:.35rem 0 0; }}
 .cd-h span {{ color:{p.muted}; font-weight:400; font-size:.85rem; margin-left:.4rem; }}
+.cd-legend {{ display:flex; flex-wrap:wrap; gap:.3rem .9rem; font-size:.82rem; color:{p.text}; }}
+.cd-legend span {{ display:inline-flex; align-items:center; gap:.35rem; }}
+.cd-legend i {{ width:.95rem; height:.95rem; border-radius:3px; border:1px solid {p.line}; }}
 .cd-bar {{ display:grid; gap:.25rem; }}
 .cd-track {{ height:.5rem; border-radius:999px; background:{p.line}; overflow:hidden; }}
 .cd-fill {{ height:100%; background:{p.accent}; }}

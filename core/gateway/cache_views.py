@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 TREE_FRESH_S = 2.0
 TREES_KEPT = 32
+HOT_COMPARED = 50
+"""Hot prefixes that may stand for a block which is not counted itself."""
 HOT_SEARCHED = 500
 """Hot prefixes looked through for those that one node holds."""
 
@@ -93,8 +95,14 @@ async def cache_tree(service: Service, root: str, budget: int) -> wire.CacheTree
 def prefix_view(service: Service, name: str) -> wire.PrefixView:
     """GET /cache/prefixes/{key}."""
     fleet, trust = service.conductor.fleet, service.conductor.trust
-    views = fleet_views(service)
-    facts = service.conductor.index.prefix(block_key(name, field="key"), service.clock.now())
+    views, index, now = fleet_views(service), service.conductor.index, service.clock.now()
+    facts = index.prefix(block_key(name, field="key"), now)
+    depth, hits, rate = facts.depth_blocks, facts.hits, facts.rate_per_s
+    if facts.listed and depth is None:
+        # Accesses are counted at some depths only; a hot prefix is carried on from there.
+        hot = next((h for h in index.hot(now, HOT_COMPARED) if h.key == facts.key), None)
+        if hot is not None:
+            depth, hits, rate = hot.depth_blocks, hot.hits, hot.rate_per_s
     return wire.PrefixView(
         key=f"{facts.key:016x}",
         listed=facts.listed,
@@ -110,13 +118,9 @@ def prefix_view(service: Service, name: str) -> wire.PrefixView:
         block_size=facts.block_size,
         children=facts.children,
         ahead_blocks=facts.ahead_blocks,
-        depth_tokens=(
-            facts.depth_blocks * facts.block_size
-            if facts.depth_blocks is not None and facts.listed
-            else None
-        ),
-        hits=facts.hits,
-        rate_per_s=facts.rate_per_s,
+        depth_tokens=depth * facts.block_size if depth is not None and facts.listed else None,
+        hits=hits,
+        rate_per_s=rate,
         age_s=facts.age_s,
     )
 

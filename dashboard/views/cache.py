@@ -1,0 +1,161 @@
+"""Cache: which prefixes the fleet holds, how often, and what moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import streamlit as st
+
+from core import wire
+from dashboard import acting, cache_figures, session
+from dashboard import cache_models as cm
+from dashboard.cache_acts import cancel_dialog
+from dashboard.cache_tree import tree_view
+from dashboard.components import heading, notice
+from dashboard.kept import kept
+from dashboard.live_plot import live_plot
+from dashboard.node_acts import fleet
+from dashboard.node_models import hot_rows
+from dashboard.page import act, page, part
+from dashboard.prefix_detail import show_prefix
+from dashboard.tables import hot_table, migration_table, time_table
+from dashboard.view_models import Notice
+
+VIEWS = ("Tree", "Hot prefixes", "Replication", "Migrations")
+OPEN = "prefix"
+"""Query parameter with the key of the open hot prefix."""
+HOT_SHOWN = 50
+HOT_EVERY_S = 4.0
+
+
+def main() -> None:
+    """The chosen view."""
+    view = st.segmented_control(
+        "View", list(VIEWS), default=VIEWS[0], required=True, key="view", bind="query-params",
+        label_visibility="collapsed",
+    )  # fmt: skip
+    acting.told()
+    body = {
+        VIEWS[0]: tree_view,
+        VIEWS[1]: _hot,
+        VIEWS[2]: _live(_replication, "replication"),
+        VIEWS[3]: _migrations,
+    }[view or VIEWS[0]]
+    page(body, key="cache", live=False)
+
+
+def _live(draw: Callable[[], None], key: str) -> Callable[[wire.FleetState], None]:
+    def run(_: wire.FleetState) -> None:
+        st.fragment(draw, run_every=session.refresh_every(), key=key)()
+
+    return run
+
+
+def _found() -> wire.HotPrefixes:
+    return kept("hot", ttl_s=HOT_EVERY_S, read=lambda: fleet().hot(limit=HOT_SHOWN))
+
+
+# -- hot prefixes ------------------------------------------------------------------------------
+
+
+def _hot(state: wire.FleetState) -> None:
+    st.fragment(_hot_list, run_every=session.refresh_every(), key="hot")()
+    opened = cm.key_of(st.query_params.get(OPEN, ""))
+    if opened is not None:
+        st.divider()
+        show_prefix(state, opened)
+
+
+def _hot_list() -> None:
+    with part("Hot prefixes"):
+        found = _found()
+        heading("Hot prefixes", "most asked for first; select a row to see its replicas")
+        if not found.prefixes:
+            notice(Notice("none", "No prefix was asked for lately", "Rates fade within minutes."))
+            return
+        keys = [prefix.key for prefix in found.prefixes]
+        before = st.query_params.get(OPEN)
+        hot_table(hot_rows(found), key="hot_rows", on_select=lambda: _opened(keys))
+        if st.query_params.get(OPEN) != before or st.session_state.pop("hot_opened", False):
+            st.rerun()
+
+
+def _opened(keys: list[str]) -> None:
+    rows = st.session_state["hot_rows"]["selection"]["rows"]
+    if rows and rows[0] < len(keys):
+        st.query_params[OPEN] = keys[rows[0]]
+    else:
+        st.query_params.pop(OPEN, None)
+    st.session_state["hot_opened"] = True
+
+
+# -- replication -------------------------------------------------------------------------------
+
+
+def _replication() -> None:
+    p, zone = session.colours(), session.zone()
+    with part("Replication"):
+        found = kept("replication", ttl_s=HOT_EVERY_S, read=lambda: fleet().replication())
+        left, right = st.columns([7, 5], gap="medium")
+        with left:
+            heading("Replication over time", "kept since the service started, a day at most")
+            live_plot(
+                cache_figures.replication(found, p, zone=zone), key="replicas_over_time",
+                alt="Copies of a block and distinct blocks over time",
+            )  # fmt: skip
+        with right:
+            heading("Replicas of the hot prefixes", "now")
+            live_plot(
+                cache_figures.holders_chart(_found(), p), key="replicas_of_hot",
+                alt="Hot prefixes by the number of nodes that hold them",
+            )  # fmt: skip
+        with st.expander("Numbers behind the charts"):
+            time_table(
+                cache_figures.replication_rows(found), key="replication_rows",
+                alt="Replication over time", zone=zone, zone_name=session.zone_name(),
+            )  # fmt: skip
+
+
+# -- migrations --------------------------------------------------------------------------------
+
+
+def _migrations(_: wire.FleetState) -> None:
+    with part("Migrations"):
+        found = fleet().migrations()
+        level = "ok" if found.mode == "on" else "none"
+        totals = found.totals
+        notice(
+            Notice(
+                level,  # type: ignore[arg-type]
+                cm.MODE_WORDS[found.mode],
+                f"Since the start: {totals.done} done, {totals.failed} failed, "
+                f"{totals.cancelled} given up, {totals.moved_tokens:,} tokens moved, "
+                f"{totals.computed_tokens:,} computed anew. It is set on the Tuning page.",
+            )
+        )
+        _moves(found)
+    if st.button("Refresh", key="moves_again"):
+        st.rerun()
+
+
+def _moves(found: wire.MigrationList) -> None:
+    under_way = [*found.running, *found.planned]
+    heading("Planned and running", cm.held_back_words(found.held_back))
+    if under_way:
+        chosen = migration_table(cm.migration_rows(under_way), key="moves", choose=True)
+        move = under_way[chosen] if chosen is not None and chosen < len(under_way) else None
+        why_not = "Select a row first." if move is None else ""
+        if move is not None and not move.id:
+            why_not = "A dry run starts nothing that could be given up."
+        if act("Give up …", key="move_cancel", why_not=why_not) and move is not None:
+            cancel_dialog(move)
+    else:
+        st.caption("None.")
+    heading("Ended", "newest first")
+    if found.ended:
+        migration_table(cm.migration_rows(found.ended), key="moved")
+    else:
+        st.caption("None so far.")
+
+
+main()
