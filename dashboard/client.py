@@ -15,6 +15,7 @@ from core import wire
 T = TypeVar("T", bound=wire.Answer)
 CONNECT_S = 1.0
 READ_S = 4.0
+EXPORT_S = 120.0
 
 
 class ServiceError(Exception):
@@ -88,10 +89,19 @@ class AdminClient:
 
     def decisions(self, query: wire.DecisionQuery) -> wire.DecisionPage:
         """One page of decisions, newest first."""
-        given = query.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-        given["limit"] = query.limit
-        params = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in given.items()}
-        return self._get("/decisions", wire.DecisionPage, params)
+        return self._get("/decisions", wire.DecisionPage, _params(query))
+
+    def export(self, query: wire.ExportQuery) -> bytes:
+        """The matching decisions as a file. ServiceError says why there is none."""
+        try:
+            response = self._http.get(
+                "/decisions/export", params=_params(query), timeout=httpx.Timeout(EXPORT_S)
+            )
+        except httpx.HTTPError as e:
+            raise Unreachable(_plain(e)) from e
+        if response.status_code != 200:
+            raise Refused(response.status_code, _error_detail(response))
+        return response.content
 
     def decision(self, decision_id: str) -> wire.DecisionDetail:
         """One decision by its id, a unique beginning of it, or a request id."""
@@ -137,6 +147,15 @@ class AdminClient:
                 f"{method} {path}: field {where}: {first['msg']}; "
                 "service and console versions differ"
             ) from e
+
+
+def _params(query: wire.DecisionQuery) -> dict[str, str]:
+    """Filters as query parameters; what is not asked for is left out."""
+    given = query.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    given["limit"] = query.limit
+    if isinstance(query, wire.ExportQuery):
+        given["format"] = query.format
+    return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in given.items()}
 
 
 def _plain(e: httpx.HTTPError) -> str:

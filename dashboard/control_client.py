@@ -138,6 +138,14 @@ class ControlClient:
         path = f"/decisions/{quote(decision_id, safe='')}/what-if"
         return self._call("POST", path, wire.WhatIfView, body=asked, timeout_s=ACT_S)
 
+    def storage(self) -> wire.StorageView:
+        """The record store of the service."""
+        return self._call("GET", "/storage", wire.StorageView)
+
+    def replicas(self) -> wire.ReplicaList:
+        """Processes that share the database."""
+        return self._call("GET", "/replicas", wire.ReplicaList)
+
     # -- lab -------------------------------------------------------------------------------
 
     def lab_sources(self) -> wire.LabSources:

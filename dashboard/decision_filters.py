@@ -48,7 +48,7 @@ def query_of(f: Filters, *, window: Window, cursor: str | None) -> wire.Decision
         policy=_given(f.policy),
         tenant=f.tenant or None,
         model=_given(f.model),
-        revision=int(f.revision) if f.revision.isdecimal() else None,
+        revision=int(f.revision) if f.revision.isdecimal() and len(f.revision) < 10 else None,
         id=f.q or None,
         below_best=f.below_best,
         slo_missed=f.slo_missed,

@@ -16,6 +16,7 @@ from dashboard.client import Refused, ServiceError
 from dashboard.components import heading, notice
 from dashboard.decision_compare import difference_panel
 from dashboard.decision_detail import show_decision
+from dashboard.decision_export import export_menu
 from dashboard.decision_filters import Filters, clear, filter_bar, query_of
 from dashboard.decision_reading import full_page
 from dashboard.tables import decision_table
@@ -135,6 +136,7 @@ def _list(loaded: Loaded, filters: Filters, state: wire.FleetState | None) -> No
         on_select=lambda: _selected(key, ids),
     )  # fmt: skip
     _pager(page, stack)
+    export_menu(filters)
     difference_panel(filters, loaded.question[:2] + loaded.question[-1:])
 
 

@@ -9,13 +9,13 @@ import httpx
 import pytest
 from stack import Stack, free_port
 from streamlit.testing.v1 import AppTest
-from test_pages import APP, text
+from test_pages import APP, charts, text
 
 from dashboard import session
 from dashboard.session import User
 
 pytestmark = pytest.mark.timeout(240)
-ALL = ("tuning", "breaker", "lab")
+ALL = ("tuning", "breaker", "lab", "changes", "storage")
 
 
 def opened(
@@ -201,6 +201,44 @@ def test_an_experiment_runs_and_its_best_point_becomes_a_draft(
     viewer = opened(monkeypatch, stack.url, "lab", role="viewer", job=name)
     assert viewer.button(key="lab_promote").disabled
     assert viewer.button(key="lab_run").disabled
+
+
+def test_what_changed_is_told_with_who_and_why(
+    monkeypatch: pytest.MonkeyPatch, stack: Stack
+) -> None:
+    live = stack.get("/tunables")["revision"]
+    made = act(stack, "/revisions", changes={"linear.beta": 0.3}, base=live, reason="less idle",
+               author="ada")  # fmt: skip
+    act(stack, "/revisions/rollback", reason="back again", author="bo")
+    at = opened(monkeypatch, stack.url, "changes", range="1h", lane="Configuration")
+    found = rows(at, "Changes, newest first")
+    assert [r["By"] for r in found[:2]] == ["bo", "ada"]
+    assert "linear.beta 0.5 → 0.3" in str(found[1]["Details"])
+    assert charts(at) == 1
+    at.text_input(key="holds").set_value("less idle").run()
+    assert [r["Reason"] for r in rows(at, "Changes, newest first")] == ["less idle"]
+    event = next(
+        e for e in stack.get("/history", kind="tunables.changed")["events"]
+        if e["data"].get("revision") == made["revision"]
+    )  # fmt: skip
+    at.query_params["event"] = event["id"]
+    at.run()
+    assert rows(at, "What changed") == [
+        {"Parameter": "linear.beta", "Before": "0.5", "After": "0.3"}
+    ]
+    at.text_input(key="holds").set_value("nothing like it").run()
+    assert "Nothing changed that matches" in text(at)
+
+
+def test_storage_and_health_of_a_working_service(
+    monkeypatch: pytest.MonkeyPatch, stack: Stack
+) -> None:
+    at = opened(monkeypatch, stack.url, "storage")
+    found = text(at)
+    assert "schema up to date" in found and "stores" in found
+    assert "Decision time, p99" in found
+    assert rows(at, "Processes that share the database")[0]["State"] == "✓ alive"
+    assert {"decisions"} <= {r["Table"] for r in rows(at, "Rows by table")}
 
 
 @pytest.mark.parametrize("page", ALL)
