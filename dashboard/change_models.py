@@ -24,20 +24,8 @@ LANES: dict[str, tuple[str, ...]] = {
 """Lane of the time line -> first parts of the kinds in it."""
 OTHER = "Other"
 ALL = "all"
-_SYMBOLS = (
-    "circle",
-    "diamond",
-    "square",
-    "triangle-up",
-    "cross",
-    "x",
-    "star",
-    "pentagon",
-    "hexagon",
-)
-_HIDDEN = frozenset(
-    {"author", "actor", "reason", "changes", "scheduled", "revision", "before", "cause"}
-)
+_SYMBOLS = tuple("circle diamond square triangle-up cross x star pentagon hexagon".split())
+_HIDDEN = frozenset("author actor reason changes scheduled revision before cause base kind".split())
 WORDS_MAX = 220
 
 

@@ -146,6 +146,27 @@ class ControlClient:
         """Processes that share the database."""
         return self._call("GET", "/replicas", wire.ReplicaList)
 
+    def alerts(self) -> wire.AlertList:
+        """Every alert rule and how it stands."""
+        return self._call("GET", "/alerts", wire.AlertList)
+
+    def acknowledge(self, name: str, asked: wire.AlertNote) -> wire.AlertView:
+        """Say that somebody knows of an alert."""
+        path = f"/alerts/{quote(name, safe='')}/acknowledge"
+        return self._call("POST", path, wire.AlertView, body=asked, timeout_s=ACT_S)
+
+    def monitors(self) -> wire.MonitorList:
+        """Every monitor now."""
+        return self._call("GET", "/monitors", wire.MonitorList)
+
+    def monitor_series(self, name: str) -> wire.MonitorSeries:
+        """The last hour of one monitor."""
+        return self._call("GET", "/monitors/series", wire.MonitorSeries, params={"name": name})
+
+    def jobs(self) -> wire.JobList:
+        """Periodic work of the service."""
+        return self._call("GET", "/jobs", wire.JobList)
+
     # -- lab -------------------------------------------------------------------------------
 
     def lab_sources(self) -> wire.LabSources:

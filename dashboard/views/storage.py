@@ -6,6 +6,7 @@ import streamlit as st
 
 from core import wire
 from dashboard import acting, session
+from dashboard import alert_models as am
 from dashboard import storage_models as sm
 from dashboard.components import heading, notice, tile_grid
 from dashboard.page import page, part
@@ -21,6 +22,11 @@ def main(state: wire.FleetState) -> None:
         _storage()
     with part("Replicas"):
         _replicas()
+    with part("Periodic work"):
+        heading("Periodic work", f"times in {session.zone_name()}")
+        jobs = acting.control().jobs().jobs
+        rows = am.job_rows(jobs, now=session.now(), zone=session.zone())
+        plain_table(rows, key="jobs", alt="Periodic work and how it went")
     with st.expander("Everything the service counts"):
         rows = sm.counter_rows(state.service)
         if rows:

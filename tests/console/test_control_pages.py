@@ -15,7 +15,7 @@ from dashboard import session
 from dashboard.session import User
 
 pytestmark = pytest.mark.timeout(240)
-ALL = ("tuning", "breaker", "lab", "changes", "storage")
+ALL = ("tuning", "breaker", "lab", "changes", "storage", "alerts")
 
 
 def opened(
@@ -239,6 +239,29 @@ def test_storage_and_health_of_a_working_service(
     assert "Decision time, p99" in found
     assert rows(at, "Processes that share the database")[0]["State"] == "✓ alive"
     assert {"decisions"} <= {r["Table"] for r in rows(at, "Rows by table")}
+    assert "store.retention" in {r["Job"] for r in rows(at, "Periodic work and how it went")}
+
+
+def _alert(stack: Stack, name: str) -> dict[str, object]:
+    return next(a for a in stack.get("/alerts")["alerts"] if a["name"] == name)
+
+
+def test_alerts_show_rules_and_what_fires(monkeypatch: pytest.MonkeyPatch, stack: Stack) -> None:
+    live = stack.get("/tunables")["revision"]
+    act(stack, "/revisions", changes={"alerts.loop_lag_s": 0.001}, base=live, reason="must fire")
+    try:
+        until(lambda: _alert(stack, "loop_lag")["state"] in ("pending", "firing"))
+        at = opened(monkeypatch, stack.url, "alerts")
+        found = rows(at, "Every alert rule and how it stands")
+        lag = next(r for r in found if r["Alert"] == "loop_lag")
+        assert lag["State"] in ("▲ may fire soon", "✕ fires")
+        assert "loop_lag above" in text(at)
+        at.button(key="ack-loop_lag").click().run()
+        assert at.button(key="ack_do").disabled
+        viewer = opened(monkeypatch, stack.url, "alerts", role="viewer")
+        assert viewer.button(key="ack-loop_lag").disabled
+    finally:
+        act(stack, "/revisions/rollback", reason="back")
 
 
 @pytest.mark.parametrize("page", ALL)

@@ -1,0 +1,82 @@
+"""Alerts: what fires now, by which rule, since when, and where the evidence is."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from core import wire
+from dashboard import acting, session
+from dashboard import alert_models as am
+from dashboard.client import ServiceError
+from dashboard.components import heading, notice, problem_list, tile_grid
+from dashboard.live_plot import live_plot
+from dashboard.navigation import VIEWS
+from dashboard.page import act, failure_notice, page, part
+from dashboard.tables import plain_table
+from dashboard.theme import Level
+from dashboard.view_models import Notice, problems
+
+
+def main(_state: wire.FleetState) -> None:
+    """A live part with what fires, and the rules below it."""
+    acting.looking_only()
+    acting.told()
+    st.fragment(_live, run_every=session.refresh_every(), key="alerts_live")()
+
+
+def _live() -> None:
+    calls = acting.control()
+    try:
+        found, monitors = calls.alerts(), calls.monitors()
+    except ServiceError as e:
+        notice(failure_notice("The alerts", e))
+        return
+    units = {m.name: m.unit for m in monitors.monitors}
+    tile_grid(am.alert_tiles(found.alerts, found.webhook))
+    shown = [a for a in found.alerts if a.state in ("firing", "pending")]
+    if not shown:
+        notice(Notice("ok", "Nothing fires", "Every rule below is quiet."))
+    for alert in shown:
+        _alert(alert, units)
+    state = session.look().state
+    if state is not None:
+        heading("Known problems", "sentences of the service, worst first")
+        problem_list(problems(state))
+    heading("Rules", f"limits are live parameters, group alerts; times in {session.zone_name()}")
+    rows = am.alert_rows(found.alerts, units, session.zone())
+    plain_table(rows, key="alert_rows", alt="Every alert rule and how it stands")
+
+
+def _alert(alert: wire.AlertView, units: dict[str, str]) -> None:
+    level: Level = "bad" if alert.state == "firing" and alert.severity == "page" else "warn"
+    title = f"{alert.name}: {alert.summary}"
+    notice(Notice(level, title, am.alert_text(alert, units, session.now())))
+    with part("The monitor"):
+        series = acting.control().monitor_series(alert.monitor)
+        if any(point.values[0] is not None for point in series.points):
+            figure = am.monitor_figure(
+                series, alert, units.get(alert.monitor, ""), session.colours(), zone=session.zone()
+            )
+            live_plot(figure, key=f"alert-{alert.name}", alt=f"Monitor of {alert.name}")
+    script, name, params = am.EVIDENCE.get(alert.name, ("views/changes.py", "Changes", {}))
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        if (VIEWS.parent / script).exists():
+            st.page_link(script, label=f"Evidence: {name}", query_params=params)
+        if alert.acknowledged is None and act("I know of it …", key=f"ack-{alert.name}"):
+            _acknowledge(alert)
+
+
+@st.dialog("Acknowledge", width="medium")
+def _acknowledge(alert: wire.AlertView) -> None:
+    """Say that somebody knows, and what is being done."""
+    st.write(f"{alert.name}: {alert.summary}. It ends with the alert.")
+    note = acting.reason_field("ack_note")
+    if st.button("Acknowledge", key="ack_do", type="primary", disabled=not note):
+        asked = wire.AlertNote(note=note, author=acting.author())
+        acting.attempt(
+            lambda: acting.control().acknowledge(alert.name, asked), f"{alert.name}: noted"
+        )
+        st.rerun()
+
+
+page(main, key="alerts", empty=None, live=False)

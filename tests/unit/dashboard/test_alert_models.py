@@ -1,0 +1,79 @@
+"""Alerts and jobs as rows and words."""
+
+from __future__ import annotations
+
+from datetime import UTC, timedelta
+
+from dashboard_samples import NOON
+
+from core import wire
+from core.control.alert_rules import RULES
+from dashboard import alert_models as am
+from dashboard.theme import LIGHT
+
+
+def alert(name: str, **more: object) -> wire.AlertView:
+    given: dict[str, object] = {
+        "name": name, "severity": "page", "state": "firing", "summary": "users wait",
+        "monitor": "burn_fast", "limit": 14.4, "for_s": 60, "value": 20.0, "worst": 31.0,
+        "since": NOON - timedelta(minutes=3), "evidence": {"bad": 12, "window_s": 300}, **more,
+    }  # fmt: skip
+    return wire.AlertView.model_validate(given)
+
+
+OFF = wire.WebhookView(on=False)
+
+
+def test_every_rule_of_the_service_has_its_evidence() -> None:
+    assert {r.name for r in RULES} == set(am.EVIDENCE)
+
+
+def test_an_alert_says_how_long_how_bad_and_why() -> None:
+    said = am.alert_text(alert("slo_burn_fast"), {}, NOON)
+    assert said.startswith("burn_fast above 14.4 for 60 s; now 20; worst 31; for 3 min")
+    assert said.endswith("evidence: bad 12, window 5 min.")
+    known = alert(
+        "x", acknowledged=wire.AcknowledgementView(author="ada", at=NOON, note="on it")
+    )  # fmt: skip
+    assert "ada knows of it: on it" in am.alert_text(known, {}, NOON)
+
+
+def test_tiles_count_pages_and_what_nobody_knows_of() -> None:
+    tickets = [alert("a", severity="ticket"), alert("b", state="pending")]
+    tiles = {t.name: t for t in am.alert_tiles(tickets, OFF)}
+    assert (tiles["Firing"].value, tiles["Firing"].level) == ("1", "warn")
+    assert tiles["Not acknowledged"].value == "1"
+    assert tiles["Webhook"].word == "alerts are shown here only"
+    assert am.alert_tiles([alert("p")], OFF)[0].level == "bad"
+    assert am.alert_tiles([], OFF)[0].sub == "every rule is quiet"
+
+
+def test_rules_read_with_their_units() -> None:
+    row = am.alert_rows([alert("lag", monitor="loop_lag", limit=0.1, below=True, value=0.2)],
+                        {"loop_lag": "s"}, UTC)[0]  # fmt: skip
+    assert row["Rule"] == "loop_lag below 100 ms for 60 s"
+    assert row["Now"] == "200 ms"
+
+
+def test_the_monitor_is_drawn_with_its_limit() -> None:
+    points = [
+        wire.MonitorPoint(at=NOON + timedelta(seconds=5 * i), values=[None if i < 2 else i])
+        for i in range(6)
+    ]
+    series = wire.MonitorSeries(names=["burn_fast"], step_s=5, points=points)
+    figure = am.monitor_figure(series, alert("a"), "", LIGHT, zone=UTC)
+    assert figure["data"][1]["y"] == [14.4, 14.4]
+    assert "between 2 and 5; limit 14.4" in figure["layout"]["meta"]
+
+
+def test_jobs_that_fail_come_first() -> None:
+    well = wire.JobView(
+        name="a", what="w", kind="job", every_s=60, runs=3, failures=0, last_at=NOON
+    )
+    bad = well.model_copy(update={"name": "b", "last_error": "no room", "failures": 2})
+    new = well.model_copy(update={"name": "c", "last_at": None})
+    rows = am.job_rows([well, bad, new], now=NOON + timedelta(seconds=9), zone=UTC)
+    assert [(r["Job"], r["State"]) for r in rows] == [
+        ("b", "✕ failed last"), ("a", "✓ well"), ("c", "○ not yet"),
+    ]  # fmt: skip
+    assert rows[1]["Last"] == "9.0 s old"
