@@ -75,6 +75,8 @@ class Conductor(Roster):
         t = self.tunables = tunables or Tunables()
         self.revision = revision
         self.policy = get_policy(t.policy)
+        self.growth = 1.0
+        """Prefill load expected soon over that of now (`core.plan.forecast`); 1 where unknown."""
         self.explain = explain
         self.rng = rng or random.Random()
         self._standing, self._reach = StandingCache(), Reach()

@@ -323,3 +323,18 @@ class Alerts:
     firings_per_min: float = number(
         3.0, 0.0, 10_000.0, "1/min", "of the hotspot detector", "S3 5.1"
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Short-horizon forecast of arrivals and prefill tokens (S1 11.2); see `core.plan.forecast`."""
+
+    enabled: bool = flag(
+        True, "let early rejection and migration look ahead while it beats persistence", "S1 11.2"
+    )
+    horizon_s: float = number(30.0, 5.0, 600.0, "s", "how far ahead")
+    level: float = number(0.3, 0.01, 1.0, "", "weight of the newest step in the level", "Holt")
+    trend: float = number(0.05, 0.0, 1.0, "", "weight of the newest step in the trend", "Holt")
+    damping: float = number(0.9, 0.5, 1.0, "", "of the trend, a step")
+    season_s: float = number(0.0, 0.0, 86400.0, "s", "period of the seasons; 0: none", "Winters")
+    season: float = number(0.1, 0.0, 1.0, "", "weight of the newest step in its season", "Winters")

@@ -21,6 +21,7 @@ from core.tunable_groups import (
     Decode,
     Dynamo,
     Fetch,
+    Forecast,
     Guard,
     Hotspot,
     Linear,
@@ -48,6 +49,7 @@ __all__ = [
     "Decode",
     "Dynamo",
     "Fetch",
+    "Forecast",
     "Guard",
     "Hotspot",
     "Leaf",
@@ -100,6 +102,7 @@ class Tunables:
     guard: Guard = Guard()
     shadow: Shadow = Shadow()
     alerts: Alerts = Alerts()
+    forecast: Forecast = Forecast()
 
     def changed(self, changes: Mapping[str, Any]) -> Tunables:
         """A new tree with `changes` (path -> value) applied together; Invalid names the path."""

@@ -94,6 +94,7 @@ async def running_service(
         service.store_upkeep = storage.upkeep
         restorer = Restorer(service, stated_nodes(settings))
         add_jobs(service, recorder, restorer)
+        supervisor.on_round = rounds_noted(service, settings.probe)
         pools = [DnsNodes(service, pool) for pool in dns_pools(settings)]
         async with drained(recorder), supervisor, service, changes.followed(service.heard):
             await restorer.start()
@@ -119,6 +120,17 @@ def add_jobs(service: Service, recorder: Recorder, restorer: Restorer) -> None:
         every_s=RESTORE_S,
         what="nodes and cordons of before the start, while the store could not be read",
     )
+
+
+def rounds_noted(service: Service, s: ProbeSettings) -> Callable[[str, float, str], None]:
+    """Shows the loops that watch nodes among the jobs; a round is one node's."""
+    loops = {
+        "probe": service.jobs.loop("probe", every_s=s.interval_s, what="health of each node"),
+        "scrape": service.jobs.loop(
+            "scrape", every_s=s.scrape_interval_s, what="gauges of each node"
+        ),
+    }
+    return lambda kind, seconds, error: loops[kind].note(seconds, error)
 
 
 def dns_pools(settings: Settings) -> list[Pool]:

@@ -92,12 +92,15 @@ class NodeSupervisor:
     async def _health_loop(self) -> None:
         while True:
             began = self._now()
+            problem = ""
             try:
                 await self.check()
             except Exception as error:
                 # A node that cannot be watched must not end the watch over it.
                 _log.exception("probe_failed", node=self.node)
                 self.status.last_error = f"probe failed: {type(error).__name__}: {error}"
+                problem = f"{self.node}: {self.status.last_error}"
+            self._tools.on_round("probe", self._now() - began, problem)
             await self._pause(began)
 
     async def _pause(self, began: float) -> None:
@@ -226,6 +229,7 @@ class NodeSupervisor:
             if self._tracker.health not in (Health.HEALTHY, Health.SUSPECT):
                 continue
             self._heed_trust()
+            began, problem = self._now(), ""
             try:
                 async with asyncio.timeout(rules.scrape_timeout_s):
                     await self._scrape()
@@ -234,7 +238,9 @@ class NodeSupervisor:
                     _log.exception("scrape_failed", node=self.node)
                 self.status.scrape_failures += 1
                 self.status.last_error = f"no telemetry: {fault or type(fault).__name__}"
+                problem = f"{self.node}: {self.status.last_error}"
                 self.poke()
+            self._tools.on_round("scrape", self._now() - began, problem)
 
     async def _scrape(self, *, whole: bool = False) -> None:
         reading = await self._probe.scrape(whole=whole)

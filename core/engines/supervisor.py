@@ -72,6 +72,8 @@ class FleetSupervisor:
         self._guard = guard or AddressGuard()
         self._tokenizer = tokenizer
         self._on_parity = on_parity
+        self.on_round: Callable[[str, float, str], None] = lambda _kind, _seconds, _error: None
+        """Told (probe or scrape, seconds, what went wrong) after each round of a node."""
         self._supervisors: dict[NodeId, NodeSupervisor] = {}
         self._changing: set[asyncio.Task[None]] = set()
         self._context: zmq.asyncio.Context | None = None
@@ -98,6 +100,7 @@ class FleetSupervisor:
             nodes=self._supervisors.__len__,
             tokenizer=self._tokenizer,
             on_parity=self._on_parity,
+            on_round=lambda *round: self.on_round(*round),
             on_ranks=self._split_soon,
         )
         return self

@@ -55,6 +55,8 @@ class WatchTools:
     tokenizer: Tokenizer | None = None
     """Our own token ids, compared with the engine's when a process is first met."""
     on_parity: Callable[[NodeId, Parity], None] | None = None
+    on_round: Callable[[str, float, str], None] = lambda _kind, _seconds, _error: None
+    """Told (probe or scrape, seconds it took, what went wrong) after each round of a node."""
     on_ranks: Callable[[NodeSpec, Discovery], None] | None = None
     """A server turned out to have several data-parallel ranks."""
 

@@ -15,6 +15,7 @@ from core.errors import Invalid
 from core.gateway.hit_tally import OTHERS, Hits
 from core.gateway.monitoring import KEPT, PERIOD_S
 from core.identity.principal import author as acting
+from core.plan.forecast import STEP_S
 
 if TYPE_CHECKING:
     from core.gateway.service import Service
@@ -44,6 +45,11 @@ def watch_routes(service: Service) -> APIRouter:
     ) -> wire.MonitorSeries:
         """The last hour of some monitors (default: all), a sample every five seconds."""
         return monitor_series(service, name or list(_NAMES), points)
+
+    @router.get("/forecast")
+    async def forecast() -> wire.ForecastView:
+        """What is expected soon, by model and class, and how good such forecasts were."""
+        return forecast_view(service)
 
     @router.get("/alerts")
     async def alerts() -> wire.AlertList:
@@ -142,6 +148,34 @@ def monitor_series(service: Service, names: list[str], points: int) -> wire.Moni
         step_s=PERIOD_S,
         points=[
             wire.MonitorPoint(at=s.at, values=[s.values.get(name) for name in names]) for s in kept
+        ],
+    )
+
+
+def forecast_view(service: Service) -> wire.ForecastView:
+    """GET /forecast."""
+    found = service.forecasting.forecaster
+    _, tokens = found.total
+    return wire.ForecastView(
+        at=service.clock.wall(),
+        enabled=found.rules.enabled,
+        step_s=STEP_S,
+        horizon_s=found.horizon_steps * STEP_S,
+        growth=service.conductor.growth,
+        in_use=found.rules.enabled and tokens.beats_persistence,
+        series=[
+            wire.ForecastSeries(
+                model=key.model,
+                tenant_class=key.tenant_class,
+                quantity=what,
+                now_per_s=track.last,
+                expected_per_s=track.expected,
+                error_per_s=track.error if track.compared else None,
+                persistence_error_per_s=track.persistence_error if track.compared else None,
+                compared=track.compared,
+                beats_persistence=track.beats_persistence,
+            )
+            for key, what, track in found.tracks()
         ],
     )
 

@@ -42,6 +42,7 @@ from core.gateway.engine_tokens import EngineTokenizer
 from core.gateway.event_feed import EventFeed
 from core.gateway.exchange import Exchange
 from core.gateway.flights import Flights, Interrupt
+from core.gateway.forecasting import Forecasting
 from core.gateway.held import Held
 from core.gateway.indexer import Indexer
 from core.gateway.intake import Names, OutputLengths
@@ -99,6 +100,8 @@ class Service:
     bounds of the Lab.
     """
 
+    stopping = False
+    _upstream: Upstream | None = None
     store_upkeep: Callable[[], StoreUpkeep] | None = None
     """What this process did for the database; None where it does nothing."""
 
@@ -149,15 +152,14 @@ class Service:
         self.jobs = Jobs(clock)
         self.upkeep = Upkeep(self)
         self.monitoring = self._monitoring()
+        self.forecasting = Forecasting(self)
         self.webhook = Webhook(webhook_url, self.guard)
         self.control = self._control_plane()
         self.lab = Lab(lab or LabRules(), wall=clock.wall)
         self.counters: Counter[str] = Counter()
-        self.stopping = False
         self.moves, self.waiting = Migrator(self), WaitingRoom(self)
         self._ids = 0
         self._active: set[str] = set()
-        self._upstream: Upstream | None = None
         self._stack = AsyncExitStack()
         if prompts.remote is None:
             prompts.remote = EngineTokenizer(self).ids
@@ -267,6 +269,7 @@ class Service:
         if waits and is_full(decided):
             return decided
         self.control.decided(decided, took, now)
+        self.forecasting.arrived(decided)
         if isinstance(decided, Rejection):
             self._note_rejection(decided, took, now)
         else:

@@ -30,6 +30,7 @@ class Live(Protocol):
     revision: int
     fleet: FleetState
     ledger: Ledger
+    growth: float
 
 
 class Refuser:
@@ -142,7 +143,7 @@ class Refuser:
         t, request, top = self._live.tunables, case.request, self._live.ledger.top_priority
         share = 1.0
         if top > request.priority:
-            load = float(case.c.load.mean())
+            load = self._load(case)
             share = class_share(request.priority, t.admission, top_priority=top, load=load)
         return (request.tbt_slo_s or t.slo.tbt_s) * t.admission.tbt_slack * share
 
@@ -168,10 +169,15 @@ class Refuser:
             t.admission,
             ttft_slo_s=request.ttft_slo_s or t.slo.ttft_s,
             tbt_slo_s=request.tbt_slo_s or t.slo.tbt_s,
-            load=float(case.c.load.mean()) if below else 0.0,
+            load=self._load(case) if below else 0.0,
             priority=request.priority,
             top_priority=top,
         )
+
+    def _load(self, case: Case) -> float:
+        """Mean load by which lower classes give way: under early rejection, the expected one."""
+        early = self._live.tunables.admission.early_rejection
+        return float(case.c.load.mean()) * (self._live.growth if early else 1.0)
 
     def _refused(self, case: Case, refusal: Refusal, predicted: Prediction) -> Rejection:
         return self._make(

@@ -51,6 +51,7 @@ POST     /shadow/stop, /canary/stop      Why -> ShadowView, CanaryView
 GET      /jobs                           -> JobList
 GET      /monitors                       -> MonitorList
 GET      /monitors/series                query: name (repeated), points -> MonitorSeries
+GET      /forecast                       -> ForecastView
 GET      /alerts                         -> AlertList
 POST     /alerts/{name}/acknowledge      AlertNote -> AlertView (404, 409)
 GET      /storage                        -> StorageView
@@ -227,6 +228,8 @@ from core.wire.watch import (
     AlertList,
     AlertNote,
     AlertView,
+    ForecastSeries,
+    ForecastView,
     HitView,
     JobList,
     JobView,
@@ -273,6 +276,8 @@ __all__ = [
     "ExpectedView",
     "ExportQuery",
     "FleetState",
+    "ForecastSeries",
+    "ForecastView",
     "FullRevision",
     "GuardView",
     "HealthView",

@@ -137,3 +137,36 @@ class AlertNote(Ask):
 
     note: str = Field(min_length=1, max_length=500)
     author: str = Field(default="", max_length=128)
+
+
+class ForecastSeries(Answer):
+    """One series; values are per second."""
+
+    model: str
+    """Empty: all together."""
+    tenant_class: str
+    quantity: Literal["arrivals", "prefill_tokens"]
+    now_per_s: float
+    """In the last complete step."""
+    expected_per_s: float
+    """At the horizon."""
+    error_per_s: float | None
+    """Mean absolute error of such forecasts, faded; None before the first could be compared."""
+    persistence_error_per_s: float | None
+    """The same of expecting what there is."""
+    compared: int
+    beats_persistence: bool
+
+
+class ForecastView(Answer):
+    """GET /forecast."""
+
+    at: datetime
+    enabled: bool
+    step_s: float
+    horizon_s: float
+    growth: float
+    """Expected prefill tokens over those of now, as early rejection and migration use it."""
+    in_use: bool
+    """It beats persistence, so it is used."""
+    series: list[ForecastSeries]

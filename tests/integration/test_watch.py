@@ -15,6 +15,8 @@ from core.engines.guard import AddressGuard
 from core.errors import Forbidden, Invalid
 from core.fleet.trust import Signal
 from core.gateway.webhook import TRIES, Webhook, check_webhook
+from core.plan.forecast import STEP_S, Key
+from core.tunables import Tunables
 
 
 @pytest.fixture(scope="module")
@@ -147,3 +149,25 @@ def test_metadata_addresses_are_no_webhook():
         check_webhook("http://169.254.169.254/latest")
     with pytest.raises(Invalid, match="webhook"):
         check_webhook("file:///etc/passwd")
+
+
+async def test_the_forecast_is_shown_and_used_only_while_it_is_better(pair):
+    tunables = Tunables().changed({"forecast.trend": 0.3, "forecast.damping": 1.0})
+    async with gateway(*(e.spec() for e in pair), tunables=tunables) as w:
+        for n in range(4):
+            await w.complete([n] * 64, max_tokens=2)
+        await w.settled()
+        forecaster = w.service.forecasting.forecaster
+        now = w.service.clock.now()
+        for step in range(1, 120):
+            for _ in range(step):
+                forecaster.observe(Key("tiny", "priority 0"), 100)
+            forecaster.tick(now + step * STEP_S)
+        found = await ask(w, "/forecast", wire.ForecastView)
+        total = next(s for s in found.series if not s.model and s.quantity == "prefill_tokens")
+        mine = next(s for s in found.series if s.model == "tiny" and s.quantity == "arrivals")
+        assert total.compared > 24 and total.error_per_s < total.persistence_error_per_s
+        assert mine.expected_per_s > mine.now_per_s > 0
+        assert found.in_use and found.growth == 1.0  # the next turn of its job hands it over
+        w.service.conductor.growth = forecaster.growth
+        assert (await ask(w, "/forecast", wire.ForecastView)).growth > 1.0

@@ -11,6 +11,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -99,7 +100,7 @@ class Migrator:
             return
         began = perf_counter()
         scan = self.planner.scan(
-            self._conductor.index.hot(now, HOT_LIMIT),
+            self._hot_soon(now),
             self._nodes(now),
             now,
             move_s=self._move_s,
@@ -116,6 +117,13 @@ class Migrator:
             for drop in scan.drops:
                 self._dropped(drop)
         self.looked_s, self.look_took_s = now, perf_counter() - began
+
+    def _hot_soon(self, now: float) -> list[HotPrefix]:
+        """Hot prefixes with the rates that are expected soon, where the forecast is any good."""
+        found, growth = self._conductor.index.hot(now, HOT_LIMIT), self._conductor.growth
+        if growth == 1.0:
+            return list(found)
+        return [replace(hot, rate_per_s=hot.rate_per_s * growth) for hot in found]
 
     def _follow_rules(self, now: float) -> None:
         rules = self._conductor.tunables.migration

@@ -203,6 +203,19 @@ def test_lower_classes_lose_their_share_of_the_limit_as_load_grows():
     decided(c, request(0, tokens=4000))
 
 
+def test_early_rejection_goes_by_the_load_that_is_expected():
+    changes = {"slo.ttft_s": 30.0, "load.horizon_s": 20.0}
+    c = two(changes=changes)
+    fill(c, "a", tokens=10_000, priority=5)
+    fill(c, "b", tokens=10_000, priority=5)
+    decided(c, request(0, tokens=4000))
+    c.growth = 1.6  # half again as much load soon: 0.8, so 0.2 of the limit is left
+    assert "limit of 6 s" in refused(c, request(0, tokens=4000)).message
+    decided(c, request(0, tokens=6000, priority=5))  # the highest class loses nothing
+    c.apply(c.tunables.changed({"admission.early_rejection": False}), 2)
+    decided(c, request(0, tokens=4000))
+
+
 # -- slow ---------------------------------------------------------------------------------------
 
 
