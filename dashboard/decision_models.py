@@ -38,6 +38,7 @@ REASONS: dict[str, str] = {
     "tbt_slo": "its batch would miss the TBT limit",
     "no_kv_path": "the prompt's KV cannot get there",
     "already_tried": "already tried for this request",
+    "cold_prefix_elsewhere": "another node is computing the same prefix",
 }
 """Reasons for exclusion in words; others are shown as they come."""
 _ADDS_UP = 0.02

@@ -14,9 +14,9 @@ from core.domain import Telemetry
 from core.ports import RequestShares, TelemetryPoint, Timing, Timings
 
 Floats = npt.NDArray[np.float64]
-MARGIN_EDGES = np.geomspace(0.01, 100.0, 41)
+MARGIN_EDGES = np.geomspace(0.001, 100.0, 51)
 """Observed / limit; ten bins a decade, and 1 is an edge."""
-BINS_A_DECADE = 4
+BINS_A_DECADE = 10
 POINTS_MAX = 300
 BIN_COUNT_MIN = 5
 """Fewer requests say nothing about a spread."""

@@ -1,0 +1,55 @@
+"""Flow: whose requests go where, from tenant through prefill to decode."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from core import wire
+from dashboard import flow_models as fm
+from dashboard import format as fmt
+from dashboard import session
+from dashboard.components import heading, notice
+from dashboard.kept import kept
+from dashboard.live_plot import live_plot
+from dashboard.node_acts import records
+from dashboard.page import page, part
+from dashboard.tables import select_table
+from dashboard.view_models import Notice
+
+READ_EVERY_S = 8.0
+
+
+def main(_: wire.FleetState | None = None) -> None:
+    """The diagram and its table over the shown window."""
+    measure = st.session_state.get("measure") or fm.MEASURES[0]
+    with part("The flow"):
+        window = session.window()
+        key = window.span or (window.start, window.end)
+        shares = kept("shares", key, ttl_s=READ_EVERY_S, read=lambda: records().shares(window))
+        oldest = shares.covered_from
+        since = f", back to {fmt.moment(oldest, session.zone())[:19]}" if oldest else ""
+        heading("Tenants, prefill nodes, decode nodes", f"{shares.decisions:,} requests{since}")
+        if not shares.groups:
+            notice(
+                Notice(
+                    "none",
+                    "No request in this window",
+                    "Choose a longer range above, or send one to `/v1/chat/completions`.",
+                )
+            )
+            return
+        figure = fm.sankey(fm.graph(shares, measure), measure, session.colours())
+        live_plot(figure, key="flow", alt="Flow of requests from tenants to nodes")
+        number = st.column_config.NumberColumn(format="localized")
+        names = ("Requests", "Failed", "Limits missed", "Prompt tokens")
+        select_table(
+            fm.rows(shares), key="flow_rows", alt="Flow by tenant, model and nodes",
+            percent=("Reuse",), columns=dict.fromkeys(names, number),
+        )  # fmt: skip
+
+
+st.segmented_control(
+    "Measure", list(fm.MEASURES), default=fm.MEASURES[0], required=True, key="measure",
+    bind="query-params",
+)  # fmt: skip
+page(main, key="flow", history=main)

@@ -1,0 +1,139 @@
+"""SLO: are the limits kept, for whom not, and do predictions come true."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from core import wire
+from dashboard import acting, session, slo_figures
+from dashboard import format as fmt
+from dashboard import slo_models as sm
+from dashboard.client import ServiceError
+from dashboard.components import heading, notice, tile_grid
+from dashboard.kept import kept
+from dashboard.live_plot import live_plot
+from dashboard.node_acts import records
+from dashboard.page import page, part
+from dashboard.tables import select_table
+from dashboard.view_models import Notice
+
+READ_EVERY_S = 8.0
+
+
+def main(_: wire.FleetState | None = None) -> None:
+    """Tiles and charts over the shown window."""
+    with part("The requests"):
+        window = session.window()
+        key = window.span or (window.start, window.end)
+        shares = kept("shares", key, ttl_s=READ_EVERY_S, read=lambda: records().shares(window))
+        objective, burn = _objective(), _burn()
+        tile_grid(sm.tiles(sm.total(shares), objective, burn))
+        if not shares.decisions:
+            notice(
+                Notice(
+                    "none",
+                    "No request in this window",
+                    "Choose a longer range above, or send one to `/v1/chat/completions`.",
+                )
+            )
+            return
+        timings = kept("timings", key, ttl_s=READ_EVERY_S, read=lambda: records().timings(window))
+        _limits(timings, objective)
+        _tenants(shares, objective)
+        _calibration(timings)
+
+
+def _objective() -> float:
+    try:
+        items = kept("tunables", ttl_s=READ_EVERY_S, read=lambda: acting.records().tunables()).items
+    except ServiceError:
+        return sm.OBJECTIVE_DEFAULT
+    return sm.objective_of(items)
+
+
+def _burn() -> dict[str, float] | None:
+    """Burn rates, which only a running service knows."""
+    if session.feed().look().error:
+        return None
+    try:
+        return kept("guard", ttl_s=READ_EVERY_S, read=lambda: acting.control().guard()).burn
+    except ServiceError:
+        return None
+
+
+def _limits(timings: wire.TimingsView, objective: float) -> None:
+    p = session.colours()
+    left, right = st.columns(2, gap="medium")
+    with left:
+        heading("Margin to the limits", _covered(timings, timings.requests))
+        live_plot(slo_figures.margins(timings, p), key="margins", alt="Observed over limit")
+    with right:
+        heading("Attainment over time", f"share that kept both limits, {session.zone_name()}")
+        series = _series()
+        if series is None:
+            st.caption("Reading the stored measurements …")
+        else:
+            figure = slo_figures.attainment(series, objective, p, zone=session.zone())
+            live_plot(figure, key="attainment", alt="Attainment over time")
+    with st.expander("Numbers behind the margins"):
+        select_table(sm.margin_rows(timings), key="margin_rows", alt="Margins by class")
+
+
+def _series() -> wire.Series | None:
+    window, look = session.window(), session.look()
+    if window.in_memory and look.live is not None:
+        return look.live
+    if look.error and session.history_url():
+        key = window.span or (window.start, window.end)
+        return kept(
+            "minutes", key, ttl_s=READ_EVERY_S,
+            read=lambda: session.reader().minutes(window.start, window.end),
+        )  # fmt: skip
+    return session.feed().past(window)
+
+
+def _tenants(shares: wire.Shares, objective: float) -> None:
+    heading(
+        "By tenant and model",
+        f"worst first; {_covered(shares, shares.decisions)}",
+    )
+    number = st.column_config.NumberColumn(format="localized")
+    columns = dict.fromkeys(("Requests", "Refused", "Failed"), number)
+    select_table(
+        sm.attainment_rows(shares, objective), key="tenants", alt="Attainment by tenant and model",
+        percent=("Attainment", "TTFT met", "TBT met", "Reuse"), columns=columns,
+    )  # fmt: skip
+
+
+def _calibration(timings: wire.TimingsView) -> None:
+    p = session.colours()
+    columns = st.columns(2, gap="medium")
+    for column, name, c, colour in (
+        (columns[0], "TTFT", timings.ttft, p.categories[0]),
+        (columns[1], "TBT", timings.tbt, p.categories[1]),
+    ):
+        with column:
+            heading(f"{name}: predicted against observed", sm.calibration_words(c))
+            if c.count:
+                live_plot(
+                    slo_figures.calibration(c, p, colour), key=f"calibration_{name}",
+                    alt=f"Predicted against observed {name}",
+                )  # fmt: skip
+    with st.expander("Numbers behind the calibration"):
+        rows = sm.calibration_rows(timings)
+        if rows:
+            names = ("Predicted from s", "to s", "Observed / predicted p10", "p50", "p90")
+            columns_ = {n: st.column_config.NumberColumn(format="%.3g") for n in names}
+            select_table(rows, key="calibration_rows", alt="Calibration", columns=columns_)
+        else:
+            st.caption("Too few requests have both a prediction and an observed time.")
+
+
+def _covered(view: wire.Shares | wire.TimingsView, count: int) -> str:
+    at = view.covered_from
+    whole = at is None or count < (50_000 if isinstance(view, wire.Shares) else 4_000)
+    words = fmt.moment(at, session.zone())[:19] if at is not None else ""
+    return sm.coverage(words, whole, count)
+
+
+page(main, key="slo", history=main)
