@@ -21,6 +21,7 @@ from core.errors import EngineBroken
 _INTERNAL_FIELDS = frozenset(
     {
         "kv_transfer_params",
+        "pipeline",
         "bootstrap_host",
         "bootstrap_port",
         "bootstrap_room",

@@ -13,6 +13,7 @@ import xxhash
 from core.engines.emulated import tokenizer
 from core.engines.emulated.config import EngineConfig
 from core.engines.emulated.http import HttpRequest
+from core.engines.emulated.pipeline import BadPart, Part, part_of
 from core.engines.emulated.sequence import (
     RemoteKv,
     Sequence,
@@ -69,6 +70,11 @@ def missing(name: str, body: Mapping[str, Any]) -> ApiError:
 def internal_error(message: str = "Internal server error") -> ApiError:
     """A failure inside the engine."""
     return ApiError(500, message, "InternalServerError")
+
+
+def not_held() -> ApiError:
+    """A stage lacks the cached prefix that its group starts from."""
+    return ApiError(409, "the pipeline's prefix is not cached here", "Conflict", "pipeline")
 
 
 def busy() -> ApiError:
@@ -299,6 +305,7 @@ def _sequence(
     params = object_field(body, "kv_transfer_params")
     hold = bool(params.get("do_remote_decode"))
     return Sequence(
+        part=_part(config, body, len(tokens)),
         id=full_id,
         tokens=tokens,
         prompt_tokens=len(tokens),
@@ -315,6 +322,18 @@ def _sequence(
         hold_id=f"{full_id}-{secrets.token_hex(4)}" if hold else None,
         remote=_remote_kv(params),
     )
+
+
+def _part(config: EngineConfig, body: Mapping[str, Any], prompt: int) -> Part | None:
+    """The request's part in a pipeline: the last stage, unless it names another."""
+    told = object_field(body, "pipeline")
+    if not told:
+        return None
+    stage = told.get("stage")
+    try:
+        return part_of(told, stage=stage, prompt=prompt, block=config.block_size)
+    except BadPart as error:
+        raise invalid(str(error), "pipeline") from None
 
 
 def sample(seed: int, index: int) -> int:

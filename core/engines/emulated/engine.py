@@ -22,6 +22,7 @@ from core.engines.emulated.api import (
     Generation,
     busy,
     internal_error,
+    not_held,
     sample,
 )
 from core.engines.emulated.cache import BlockPool
@@ -30,10 +31,11 @@ from core.engines.emulated.events import EventLog, encode_batch
 from core.engines.emulated.faults import FaultDice, Faults
 from core.engines.emulated.http import Connection
 from core.engines.emulated.metrics import Latencies
+from core.engines.emulated.pipeline import EarlyChunks, Part, fingerprint, hand_over
 from core.engines.emulated.publisher import EventPublisher
-from core.engines.emulated.replies import ENGINE_DEAD, FullReply, Reply, StreamReply
+from core.engines.emulated.replies import ENGINE_DEAD, FullReply, Reply, StageReply, StreamReply
 from core.engines.emulated.scheduler import Scheduler, Step
-from core.engines.emulated.sequence import Sequence, State
+from core.engines.emulated.sequence import Sequence, State, draw
 from core.engines.emulated.transfer import TransferFailed, fetch_blocks
 
 log = logging.getLogger(__name__)
@@ -67,6 +69,8 @@ class Engine:
         self._lease_timer: asyncio.TimerHandle | None = None
         self._step: Step | None = None
         self._loads: set[asyncio.Task[None]] = set()
+        self._parts: dict[str, Sequence] = {}
+        self._early = EarlyChunks()
         self.events = EventLog(steps_max=config.buffer_steps, bytes_max=config.buffer_bytes)
         self.scheduler = Scheduler(
             BlockPool(config.blocks, block_size=config.block_size),
@@ -102,13 +106,19 @@ class Engine:
             self.rejected += 1
             raise busy()
         sequence = generation.sequence
+        if sequence.part is not None and not self.scheduler.join(sequence):
+            raise not_held()
         self.live[sequence] = self._reply(connection, generation)
         connection.on_lost = lambda: self._hung_up(sequence)
         self.scheduler.add(sequence, now=self._clock.now())
+        if sequence.part is not None:
+            self._join(sequence, sequence.part)
         self.kick()
 
     def _reply(self, connection: Connection, generation: Generation) -> Reply:
         size, created = self.config.block_size, int(self._unix_s())
+        if generation.sequence.part is not None and not generation.sequence.part.last:
+            return StageReply(connection, generation)
         if not generation.stream:
             return FullReply(connection, generation, block_size=size, created=created)
         drop = self.dice.faults.drop_after_tokens if self.dice.drop_stream() else None
@@ -168,6 +178,7 @@ class Engine:
                 self._complete(self._step, touched)
             self._step = self.scheduler.schedule(start) or self.scheduler.schedule(now)
             self._start_loads()
+            self._tend_parts()
             if self._step is None:
                 return
 
@@ -281,6 +292,79 @@ class Engine:
             self.scheduler.drop(sequence, reason="error")
             self.live.pop(sequence).fail(internal_error())
         self.kick()
+
+    # -- pipelines -----------------------------------------------------------------------------
+
+    def _join(self, sequence: Sequence, part: Part) -> None:
+        """Take part in a group; chunks may have come already."""
+        self._parts = {name: s for name, s in self._parts.items() if s in self.live}
+        if part.stage:
+            self._parts[part.name] = sequence
+            for chunk, value in self._early.take(part.name):
+                self.chunk_handed(part.name, part.stage, chunk, value)
+
+    def chunk_handed(self, name: str, stage: int, chunk: int, value: int) -> bool:
+        """An earlier stage hands a chunk over; False where it makes no sense."""
+        sequence = self._parts.get(name)
+        part = None if sequence is None else sequence.part
+        if sequence is None or part is None:
+            self._early.keep(name, chunk, value)
+            return True
+        if part.stage != stage or not part.arrived <= chunk < len(part.ends):
+            return False
+        if fingerprint(sequence.tokens, part, chunk) != value:
+            sequence.text_seed = draw(sequence.text_seed ^ value, 0)
+        now = self._clock.now()
+        takes_s = part.receive_s(self.config.costs, chunk) / self.config.time_scale
+        part.due_s = max(part.due_s, now) + takes_s
+        self._loop.call_later(part.due_s - now, self._chunk_here, sequence, chunk)
+        return True
+
+    def _chunk_here(self, sequence: Sequence, chunk: int) -> None:
+        if sequence in self.live and sequence.part is not None:
+            self.scheduler.chunk_arrived(sequence, chunk)
+            self.kick()
+
+    def _hand_on(self, sequence: Sequence, chunk: int) -> None:
+        part = sequence.part
+        if part is None or part.last:
+            return
+        before = sequence.handing
+        task = self._loop.create_task(self._send(sequence, part, chunk, before))
+        sequence.handing = task
+        self._loads.add(task)
+        task.add_done_callback(self._loads.discard)
+
+    async def _send(
+        self, sequence: Sequence, part: Part, chunk: int, before: asyncio.Task[None] | None
+    ) -> None:
+        """Hand a chunk over after the one before it; the last one ends the stage."""
+        if before is not None:
+            await before
+        if sequence not in self.live:
+            return
+        try:
+            await hand_over(part, chunk, fingerprint(sequence.tokens, part, chunk))
+        except TransferFailed as error:
+            log.warning("%s could not hand chunk %d on: %s", sequence.id, chunk, error)
+            self._break(sequence, f"the next stage of the pipeline failed: {error}")
+            return
+        if chunk == len(part.ends) - 1 and sequence in self.live:
+            self.live.pop(sequence).end()
+
+    def _tend_parts(self) -> None:
+        chunks, broken = self.scheduler.take_parts()
+        for sequence, chunk in chunks:
+            self._hand_on(sequence, chunk)
+        for sequence in broken:
+            self._break(sequence, "the stage ran out of KV blocks")
+
+    def _break(self, sequence: Sequence, why: str) -> None:
+        reply = self.live.pop(sequence, None)
+        if reply is not None:
+            self.scheduler.drop(sequence, reason="error")
+            reply.fail(internal_error(why))
+            self.kick()
 
     def serve_fetch(self, hold_id: str, engine_id: str, blocks: list[int]) -> list[int] | None:
         """Contents for another engine; None when it means another process than this."""

@@ -238,4 +238,32 @@ class StreamReply:
         self._connection.finish((chunk(events) if events else b"") + STREAM_END)
 
 
-Reply = FullReply | StreamReply
+class StageReply:
+    """Answers a stage of a pipeline, which generates nothing, once all is handed over."""
+
+    def __init__(self, connection: Connection, generation: Generation) -> None:
+        self._connection = connection
+        self._sequence = generation.sequence
+
+    def token(self, token: int) -> None:
+        """Stages generate no tokens."""
+
+    def flush(self) -> None:
+        """Nothing to write before the end."""
+
+    def end(self) -> None:
+        """Every chunk is with the next stage."""
+        s = self._sequence
+        told = {"computed_tokens": s.computed - (s.cached_tokens or 0)}
+        self._connection.finish(json_response(200, told))
+
+    def abort(self) -> None:
+        """Ended by request."""
+        self.fail(ApiError(499, "aborted", "Aborted"))
+
+    def fail(self, error: ApiError) -> None:
+        """The stage failed, and with it the group."""
+        self._connection.finish(json_response(error.status, error.body()))
+
+
+Reply = FullReply | StreamReply | StageReply

@@ -9,6 +9,7 @@ from typing import Any
 from core.engines.emulated import api, pages, tokenizer
 from core.engines.emulated.engine import Engine
 from core.engines.emulated.http import Connection, HttpRequest, json_response, response
+from core.engines.emulated.pipeline import PATH as PIPELINE_PATH
 from core.engines.emulated.transfer import PATH as KV_PATH
 from core.engines.emulated.transfer import encode_fingerprints
 
@@ -37,7 +38,11 @@ class Router:
             "/emulated/state": {"GET": lambda _: json_response(200, pages.state(engine))},
             FAULTS_PATH: {"GET": self._show_faults, "POST": self._set_faults},
         }
-        self._generation = {"/v1/completions": False, "/v1/chat/completions": True}
+        self._generation = {
+            "/v1/completions": False,
+            "/v1/chat/completions": True,
+            PIPELINE_PATH: False,
+        }
 
     def handle(self, connection: Connection, request: HttpRequest) -> None:
         """Answer one request, now or through the engine."""
@@ -61,6 +66,8 @@ class Router:
         connection.finish(answer)
 
     def _answer(self, request: HttpRequest) -> bytes:
+        if request.path.startswith(PIPELINE_PATH + "/") and request.method == "POST":
+            return self._handed(request)
         if request.path.startswith(KV_PATH) and request.method == "POST":
             return self._fetch(request)
         methods = self._routes.get(request.path)
@@ -109,6 +116,16 @@ class Router:
                 "list_type", "body.request_ids", "Input should be a list of ids", ids
             )
         return json_response(200, {"status": "aborted", "aborted": self._engine.abort(ids)})
+
+    def _handed(self, request: HttpRequest) -> bytes:
+        body = api.json_body(request)
+        told = [body.get(name) for name in ("stage", "chunk", "fingerprint")]
+        if not all(isinstance(value, int) and value >= 0 for value in told):
+            raise api.invalid("a hand-over tells stage, chunk and fingerprint", "chunk")
+        name = request.path.removeprefix(PIPELINE_PATH + "/")
+        if not self._engine.chunk_handed(name, *told):  # type: ignore[arg-type]
+            return json_response(409, {"detail": "not the chunk that is waited for"})
+        return json_response(200, {})
 
     def _fetch(self, request: HttpRequest) -> bytes:
         body = api.json_body(request)

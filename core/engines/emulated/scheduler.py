@@ -7,8 +7,9 @@ runs, so two equal prompts of one step share. `complete(step)` moves progress fo
 the tokens. When a running sequence finds no block, the youngest running one is preempted: it
 loses its blocks and starts again from the head of the queue. A sequence whose KV comes from
 another engine gets blocks for its whole prompt, waits outside the batch until `kv_arrived`, and
-then computes only its last prompt token. Tokens are drawn from the prompt's own seed, so the same
-prompt gives the same text on every engine.
+then computes only its last prompt token. One that is a part of a pipeline waits there for its
+first chunk and computes what has arrived. Tokens are drawn from the prompt's own seed, so the
+same prompt gives the same text on every engine.
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ class Scheduler:
         self._step_tokens_max = step_tokens_max
         self._sample = sample
         self._to_load: list[Sequence] = []
+        self._chunks_over: list[tuple[Sequence, int]] = []
+        self._broken: list[Sequence] = []
 
     @property
     def busy(self) -> bool:
@@ -97,7 +100,39 @@ class Scheduler:
     def add(self, sequence: Sequence, *, now: float) -> None:
         """Queue a sequence."""
         sequence.arrived_s = now
-        self.waiting.append(sequence)
+        if sequence.part is not None and not sequence.part.arrived:
+            sequence.state = State.LOADING
+            self.loading.append(sequence)
+        else:
+            self.waiting.append(sequence)
+
+    def join(self, sequence: Sequence) -> bool:
+        """Take the cached prefix that a part of a pipeline starts from; False without it."""
+        assert sequence.part is not None
+        blocks = sequence.part.prefix // self.pool.block_size
+        found = self.pool.match(sequence.hashes, blocks)
+        if len(found) < blocks:
+            return False
+        self.pool.touch(found)
+        sequence.blocks, sequence.registered = found, len(found)
+        sequence.computed = sequence.part.prefix
+        self._count_hits(sequence, sequence.part.prefix)
+        return True
+
+    def chunk_arrived(self, sequence: Sequence, chunk: int) -> None:
+        """Its stage may compute one more chunk."""
+        assert sequence.part is not None
+        sequence.part.arrived = chunk + 1
+        if sequence.state is State.LOADING:
+            self.loading.remove(sequence)
+            sequence.state = State.WAITING
+            self.waiting.append(sequence)
+
+    def take_parts(self) -> tuple[list[tuple[Sequence, int]], list[Sequence]]:
+        """Chunks to hand over, and parts that lost their blocks, since the last call."""
+        over, self._chunks_over = self._chunks_over, []
+        broken, self._broken = self._broken, []
+        return over, broken
 
     def schedule(self, now: float) -> Step | None:
         """The next step, or None when nothing can run at `now`; later arrivals do not count."""
@@ -116,7 +151,10 @@ class Scheduler:
         index = 0
         while index < len(self.running) and budget:
             sequence = self.running[index]
-            count = min(len(sequence.tokens) - sequence.computed, budget)
+            count = min(_open_tokens(sequence), budget)
+            if not count:
+                index += 1
+                continue
             if not self._grow(sequence, count):
                 break
             chunks.append((sequence, count))
@@ -145,9 +183,14 @@ class Scheduler:
         victim.computed = victim.registered = 0
         victim.charged = False
         victim.preemptions += 1
+        self.counters.preemptions += 1
+        if victim.part is not None:
+            # What earlier stages handed over cannot be had again.
+            victim.state = State.FINISHED
+            self._broken.append(victim)
+            return victim
         victim.state = State.WAITING
         self.waiting.appendleft(victim)
-        self.counters.preemptions += 1
         return victim
 
     def _admit(self, chunks: list[tuple[Sequence, int]], budget: int, now: float) -> None:
@@ -172,11 +215,14 @@ class Scheduler:
 
     def _place(self, sequence: Sequence, budget: int) -> int:
         """Take blocks for the first chunk; its length in tokens, or 0 when they are not there."""
-        if not sequence.blocks and not self._reuse(sequence, budget):
+        fresh = not sequence.blocks and sequence.part is None
+        if fresh and not self._reuse(sequence, budget):
             return 0
-        count = min(len(sequence.tokens) - sequence.computed, budget)
+        count = min(_open_tokens(sequence), budget)
         end = sequence.computed + count
         missing = -(-end // self.pool.block_size) - len(sequence.blocks)
+        if missing > self.pool.free_blocks:
+            return 0
         if missing > 0:
             sequence.blocks += self.pool.allocate(missing)
         if end // self.pool.block_size > sequence.registered:
@@ -275,6 +321,8 @@ class Scheduler:
 
     def _register(self, sequence: Sequence, full: int) -> None:
         """Make the first `full` blocks findable and announce the new ones."""
+        if sequence.part is not None and not sequence.part.last:
+            return  # they hold a few of the layers only
         hashes, size = sequence.hashes, self.pool.block_size
         if full > len(hashes):
             parent = hashes[-1] if hashes else sequence.root
@@ -310,9 +358,13 @@ class Scheduler:
         costs = self.costs
         seconds, batch, kv_tokens = 0.0, 0, 0
         for sequence, count in chunks:
-            if count == 1 and sequence.charged:
+            if count == 1 and sequence.charged and sequence.part is None:
                 batch += 1
                 kv_tokens += sequence.computed
+                continue
+            if sequence.part is not None:
+                seconds += sequence.part.compute_s(costs, sequence.computed, count)
+                sequence.charged = True
                 continue
             seconds += costs.prefill_s(sequence.computed, count)
             if not sequence.charged:
@@ -333,6 +385,9 @@ class Scheduler:
             if left > 0 and not sequence.received_tokens:
                 counters.computed += min(count, left)
             sequence.computed += count
+            if sequence.part is not None and self._goes_on(sequence):
+                finished = True
+                continue
             if sequence.computed < len(sequence.tokens):
                 continue
             sequence.tokens.append(self._sample(sequence.text_seed, sequence.output_tokens))
@@ -344,6 +399,23 @@ class Scheduler:
         if finished:
             self.running = [s for s in self.running if s.state is State.RUNNING]
         return produced
+
+    def _goes_on(self, sequence: Sequence) -> bool:
+        """A part has moved on; False where its prompt is whole and it generates here."""
+        part = sequence.part
+        assert part is not None
+        if sequence.computed == part.ends[part.over]:
+            self._chunks_over.append((sequence, part.over))
+            part.over += 1
+        if sequence.computed < sequence.prompt_tokens:
+            return True
+        if part.last:
+            sequence.part = None
+            return False
+        sequence.state = State.FINISHED
+        self.pool.release(sequence.blocks)
+        sequence.blocks = []
+        return True
 
     def _finish(self, sequence: Sequence, now: float) -> None:
         sequence.state = State.FINISHED
@@ -368,3 +440,9 @@ class Scheduler:
         sequence.state = State.FINISHED
         if reason:
             self.counters.finished[reason] += 1
+
+
+def _open_tokens(sequence: Sequence) -> int:
+    """Tokens that could be computed now."""
+    left = len(sequence.tokens) - sequence.computed
+    return left if sequence.part is None else min(left, sequence.part.available(sequence.computed))

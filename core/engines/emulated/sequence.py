@@ -5,9 +5,12 @@ from __future__ import annotations
 import enum
 from array import array
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xxhash
+
+if TYPE_CHECKING:
+    from core.engines.emulated.pipeline import Part
 
 TOKEN_BYTES = 4
 _WORD = (1 << 64) - 1
@@ -57,6 +60,8 @@ class Sequence:
     hold_id: str | None = None
     """Keep the blocks after the end, under this name, for another engine to fetch."""
     remote: RemoteKv | None = None
+    part: Part | None = None
+    """Its share of a prompt that several engines compute, while that is not done."""
     state: State = State.WAITING
     blocks: list[int] = field(default_factory=list)
     computed: int = 0
@@ -72,6 +77,8 @@ class Sequence:
     first_token_s: float | None = None
     last_token_s: float | None = None
     transfer_params: dict[str, Any] | None = None
+    handing: Any = None
+    """The hand-over of a part's chunk under way."""
     sink: Any = None
     """Where output goes; the scheduler never looks at it."""
 
