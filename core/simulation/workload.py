@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from core.domain import Request, RequestId
@@ -15,8 +16,8 @@ from core.simulation.traces import Trace
 class Workload:
     """Parallel lists over requests in order of arrival; made once, shared by many runs.
 
-    keys: chained keys of whole blocks. children[i]: later turns of request i with their think
-    times in seconds.
+    keys: keys of whole blocks, each of which names the prefix that ends there. children[i]:
+    later turns of request i with their think times in seconds.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Workload:
 
 
 def prepare(trace: Trace) -> Workload:
-    """Hash the trace's ids into keys and link its sessions."""
+    """Name the blocks of the trace's prompts and link its sessions."""
     linked = with_sessions(trace)
     size = linked.block_tokens
     root = root_key(MODEL, block_size=size)
@@ -77,10 +78,20 @@ def prepare(trace: Trace) -> Workload:
         arrival_s=[r.arrival_s for r in requests],
         prompt_tokens=[r.prompt_tokens for r in requests],
         output_tokens=[r.output_tokens for r in requests],
-        keys=[trace_keys(r.hash_ids[: r.prompt_tokens // size], root) for r in requests],
+        keys=numbered(trace_keys(r.hash_ids[: r.prompt_tokens // size], root) for r in requests),
         session=[r.session for r in requests],
         tenant=[r.tenant for r in requests],
         priority=[r.priority for r in requests],
         first_turn=[r.parent < 0 for r in requests],
         children=children,
     )
+
+
+def numbered(chains: Iterable[Sequence[int]]) -> list[list[int]]:
+    """The chains with every key replaced by its place (from 1) in order of first appearance.
+
+    Equal keys stay equal and nothing else of a key matters. Blocks of one prompt then lie side
+    by side in every table that lists them, as neighbours are hashed next to each other.
+    """
+    places: dict[int, int] = {}
+    return [[places.setdefault(key, len(places) + 1) for key in chain] for chain in chains]
