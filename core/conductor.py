@@ -293,7 +293,7 @@ class Conductor(Roster):
 
     def _decode(self, case: Case) -> DecodeChoice | Excluded:
         request, slot = case.request, case.slot
-        if not request.output_tokens_expected and not self.fleet.decodes[slot]:
+        if not request.output_tokens_expected and not self.fleet.fixed.decodes[slot]:
             return prefill_only(slot)
         return choose_decode(
             self.fleet,
@@ -320,7 +320,7 @@ class Conductor(Roster):
             matched = int(case.match[slot])
             coming = seen - matched
         generation, nothing = fleet.cells.generation, decode.table is NOTHING_TO_DECODE
-        node = fleet.node_at(slot)
+        node, stays = fleet.node_at(slot), decode.slot == slot
         return Decision(
             id=self._refuse.new_id(),
             request=case.request,
@@ -330,7 +330,7 @@ class Conductor(Roster):
             prefill=node,
             prefill_slot=Slot(slot),
             prefill_generation=generation[slot],
-            decode=node if decode.slot == slot else fleet.node_at(decode.slot),
+            decode=node if stays else fleet.node_at(decode.slot),
             decode_slot=Slot(decode.slot),
             decode_generation=generation[decode.slot],
             match_tokens=matched,

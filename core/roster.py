@@ -233,7 +233,7 @@ class Roster:
             self._count_senders(d, slots, now)
         keys = d.request.keys
         for slot in slots:
-            chain = keys.get(self.fleet.cells.block_size[slot])
+            chain = keys.get(self.fleet.fixed.block_size[slot])
             if chain and self.trust.trust(slot) is Trust.APPROXIMATE:
                 self.index.record_route(slot, chain, now)
             elif chain and coming and slot == d.prefill_slot:
@@ -276,14 +276,16 @@ class Roster:
         if d.fetch_from is not None and fleet.has(d.fetch_from) and d.prefill_slot in current:
             source = fleet.slot(d.fetch_from)
             seconds = self._sending_s(d.fetch_tokens, source, d.prefill_slot)
-            fleet.egress_until_s[source] = max(fleet.egress_until_s[source], now) + seconds
+            until_s = fleet.cells.egress_until_s
+            until_s[source] = max(until_s[source], now) + seconds
         if d.handover_tokens and len(current) == 2:
             source, start = d.prefill_slot, now + d.predicted.queue_s
             seconds = self._sending_s(d.handover_tokens, source, d.decode_slot)
-            fleet.handover_until_s[source] = max(fleet.handover_until_s[source], start) + seconds
+            until_s = fleet.cells.handover_until_s
+            until_s[source] = max(until_s[source], start) + seconds
 
     def _sending_s(self, tokens: int, source: Slot, target: Slot) -> float:
-        size = tokens * float(self.fleet.kv_bytes[source])
+        size = tokens * self.fleet.fixed.kv_bytes[source]
         seconds = self.topology.seconds(size, source, target)
         return seconds if seconds < math.inf else 0.0
 
@@ -334,7 +336,7 @@ class Roster:
         if d.prefill_slot not in current or d.fetch_from is not None:
             return
         reported = outcome.cached_tokens if r.cached_tokens is None else r.cached_tokens
-        slack = self.fleet.cells.block_size[d.prefill_slot]
+        slack = self.fleet.fixed.block_size[d.prefill_slot]
         events = self.trust.observe(
             d.prefill_slot, now, predicted=d.match_tokens, reported=reported, slack_tokens=slack
         )

@@ -181,7 +181,10 @@ class BreakerBoard:
         return self._nodes[slot].switch
 
     def allowed(self, now: float) -> Bools:
-        """By slot: whether the breakers let a new request through. Shared array, read only."""
+        """By slot: whether the breakers let a new request through.
+
+        Read only, and never written again: another array stands for another answer.
+        """
         if now >= self._next_timer_s:
             self._run_timers(now)
         if self._stale:
@@ -350,18 +353,21 @@ class BreakerBoard:
         self._stale = True
 
     def _refresh(self, now: float) -> None:
-        self._allowed[:] = False
+        allowed = np.zeros_like(self._allowed)
         self._next_timer_s = math.inf
         available = 0
         for slot, breaker in self._nodes.items():
-            self._allowed[slot] = breaker.admits(self._rules)
+            allowed[slot] = breaker.admits(self._rules)
             available += slot not in self._dead and breaker.state in _FLOWING
             if breaker.switch.until_s is not None:
                 self._next_timer_s = min(self._next_timer_s, breaker.switch.until_s)
         self._set_panic(available < self._rules.panic_share * len(self._nodes), available, now)
         if self._panic:
             for slot, breaker in self._nodes.items():
-                self._allowed[slot] = breaker.state is not State.TRIPPED
+                allowed[slot] = breaker.state is not State.TRIPPED
+        if not np.array_equal(allowed, self._allowed):
+            allowed.setflags(write=False)
+            self._allowed = allowed
         self._stale = False
 
     def _set_panic(self, panic: bool, available: int, now: float) -> None:

@@ -45,8 +45,8 @@ _OUTLIVE_RESTART = (
 )  # fmt: skip
 _LOAD = (
     "queued_tokens", "queued_s", "head_s", "head_started_s", "prefilling", "decoding",
-    "kv_tokens", "decode_kv", "prompt_tokens", "strictest_tbt_s", "generation", "last_picked",
-    "block_size",
+    "kv_tokens", "decode_kv", "prompt_tokens", "strictest_tbt_s", "egress_until_s",
+    "handover_until_s", "generation", "last_picked",
 )  # fmt: skip
 _INTS = ("generation", "last_picked", "block_size", "layers", "transfer_group")
 SLOW_START_S = 30.0
@@ -86,13 +86,30 @@ class Cells:
     decode_kv: memoryview[float]
     prompt_tokens: memoryview[float]
     strictest_tbt_s: memoryview[float]
+    egress_until_s: memoryview[float]
+    handover_until_s: memoryview[float]
     generation: memoryview[int]
     last_picked: memoryview[int]
-    block_size: memoryview[int]
 
     def __init__(self, fleet: FleetState) -> None:
         for name in _LOAD:
             setattr(self, name, memoryview(getattr(fleet, name)))
+
+
+class Fixed:
+    """What stays as it is between two changes of the nodes, as lists by slot."""
+
+    __slots__ = ("block_size", "c0", "c1", "c2", "can_fetch", "decodes", "kv_bytes", "layers")
+
+    def __init__(self, fleet: FleetState) -> None:
+        self.c0: list[float] = fleet.c0.tolist()
+        self.c1: list[float] = fleet.c1.tolist()
+        self.c2: list[float] = fleet.c2.tolist()
+        self.can_fetch: list[bool] = fleet.can_fetch.tolist()
+        self.decodes: list[bool] = fleet.decodes.tolist()
+        self.kv_bytes: list[float] = fleet.kv_bytes.tolist()
+        self.layers: list[int] = fleet.layers.tolist()
+        self.block_size: list[int] = fleet.block_size.tolist()
 
 
 class FleetState:
@@ -147,6 +164,8 @@ class FleetState:
     """Nodes with the same number above 0 can move KV between prefill and decode."""
     cells: Cells
     """Views of the arrays of now; to be asked for anew, as arrays are replaced when they grow."""
+    ids: list[NodeId | None]
+    """Node by slot; None where no node stands."""
 
     def __init__(self, slots: int = 8) -> None:
         self.capacity = 0
@@ -158,6 +177,8 @@ class FleetState:
         """Whether any node's weight differs from 1."""
         self.slow_until_s = -np.inf
         """When the last slow start is over."""
+        self._fixed: Fixed | None = None
+        self.ids = []
         self._specs: list[NodeSpec | None] = []
         self._health: list[Health] = []
         self._slots: dict[NodeId, Slot] = {}
@@ -167,6 +188,14 @@ class FleetState:
 
     def __len__(self) -> int:
         return len(self._slots)
+
+    @property
+    def fixed(self) -> Fixed:
+        """Lists of the columns that change only with the nodes, made anew after a change."""
+        found = self._fixed
+        if found is None:
+            found = self._fixed = Fixed(self)
+        return found
 
     # -- nodes ---------------------------------------------------------------------------
 
@@ -197,7 +226,7 @@ class FleetState:
         """Take the node out; reservations of its generation become void."""
         slot = self.slot(node)
         del self._slots[node]
-        self._specs[slot] = None
+        self._specs[slot] = self.ids[slot] = None
         self._reset_row(slot)
         self._rescale_compute()
         self._changed()
@@ -247,6 +276,7 @@ class FleetState:
         """Replace the node's prefill coefficients by fitted ones."""
         slot = self.slot(node)
         self.c0[slot], self.c1[slot], self.c2[slot] = prefill
+        self._fixed = None
         self._rescale_compute()
 
     def set_tbt(self, node: NodeId, tbt: tuple[float, float, float]) -> None:
@@ -277,7 +307,9 @@ class FleetState:
 
     def node_at(self, slot: int) -> NodeId:
         """Id of the node in a live row."""
-        return self.spec_at(slot).id
+        node = self.ids[slot]
+        assert node is not None
+        return node
 
     def health(self, node: NodeId) -> Health:
         """Latest health."""
@@ -323,6 +355,7 @@ class FleetState:
         for name in ("kv_capacity", "batch_max"):
             getattr(self, name)[self.capacity :] = np.inf
         self._specs += [None] * (slots - self.capacity)
+        self.ids += [None] * (slots - self.capacity)
         self._health += [Health.UNKNOWN] * (slots - self.capacity)
         self.capacity = slots
         self.cells = Cells(self)
@@ -348,7 +381,7 @@ class FleetState:
         self.strictest_tbt_s[slot] = np.inf
 
     def _fill(self, slot: Slot, spec: NodeSpec) -> None:
-        self._specs[slot] = spec
+        self._specs[slot], self.ids[slot] = spec, spec.id
         self.alive[slot] = True
         self.prefills[slot] = spec.role.prefills
         self.decodes[slot] = spec.role.decodes
@@ -368,6 +401,7 @@ class FleetState:
         self.d0[slot], self.d1[slot], self.d2[slot] = cost.tbt
         self.kv_bytes[slot] = cost.kv_bytes_per_token
         self.layers[slot] = cost.layers
+        self._fixed = None
         self._rescale_compute()
 
     def _rescale_compute(self) -> None:
@@ -378,6 +412,7 @@ class FleetState:
 
     def _changed(self) -> None:
         self.version += 1
+        self._fixed = None
         live = self.alive
         self.any_can_fetch = bool(self.can_fetch.any())
         self.weighted = bool((self.weight[live] != 1.0).any())

@@ -66,10 +66,12 @@ def usable_keys(request: Request) -> Keys:
     """Keys of the blocks an engine can reuse: it always computes the prompt's last token, so at
     most floor((L - 1) / block_size) blocks."""
     length = request.prompt_tokens
-    return {
-        size: keys if len(keys) * size < length else keys[: max(length - 1, 0) // size]
-        for size, keys in request.keys.items()
-    }
+    for size, keys in request.keys.items():
+        if len(keys) * size >= length:
+            break
+    else:
+        return request.keys
+    return {size: keys[: max(length - 1, 0) // size] for size, keys in request.keys.items()}
 
 
 def needed(policy: NamedPolicy, t: Tunables) -> frozenset[str]:

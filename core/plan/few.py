@@ -37,7 +37,6 @@ class FewCandidates(LiveCandidates):
     prefills: list[float]
     fetching: list[bool] | None
     _source: int
-    _costs: tuple[list[float], list[float], list[float]]
 
     def __init__(
         self,
@@ -99,10 +98,9 @@ class FewCandidates(LiveCandidates):
 
     def _wait_and_compute(self, slots: Sequence[int], now: float) -> None:
         """Queue and prefill seconds (core.fleet.load.queue_s, core.plan.prefill)."""
-        fleet, length = self._fleet, self.prompt_tokens
-        queued, head = fleet.queued_s.tolist(), fleet.head_s.tolist()
-        started = fleet.head_started_s.tolist()
-        c0, c1, c2 = self._costs = fleet.c0.tolist(), fleet.c1.tolist(), fleet.c2.tolist()
+        cells, fixed, length = self._fleet.cells, self._fleet.fixed, self.prompt_tokens
+        queued, head = cells.queued_s.tolist(), cells.head_s.tolist()
+        started, c0, c1, c2 = cells.head_started_s.tolist(), fixed.c0, fixed.c1, fixed.c2
         queues, computes = [], []
         for slot, match in zip(slots, self.matches, strict=True):
             done, most = now - started[slot], head[slot]
@@ -114,32 +112,30 @@ class FewCandidates(LiveCandidates):
 
     def _fetch(self, slots: Sequence[int], held: list[int]) -> None:
         """core.plan.prefill.plan_fetch, row by row."""
-        fleet, reachable, length = self._fleet, self.reachable_tokens, self.prompt_tokens
-        can_fetch, threshold = fleet.can_fetch.tolist(), self._t.fetch.balancing_threshold
+        fixed, reachable, length = self._fleet.fixed, self.reachable_tokens, self.prompt_tokens
+        threshold, can_fetch = self._t.fetch.balancing_threshold, fixed.can_fetch
         wants = [
-            can_fetch[slot] and match * threshold < reachable
-            for slot, match in zip(slots, self.matches, strict=True)
+            (row, slot)
+            for row, (slot, match) in enumerate(zip(slots, self.matches, strict=True))
+            if can_fetch[slot] and match * threshold < reachable
         ]
-        if True not in wants:
+        if not wants:
             return
-        source = self._source = self._sender(slots, held, wants)
-        links = self._topology.row(source)
-        latency, per_byte = links[0].tolist(), links[1].tolist()
-        kv_bytes, share = float(fleet.kv_bytes[source]), 1.0 / max(int(fleet.layers[source]), 1)
-        waiting_s = max(float(fleet.egress_until_s[source]) - self._now, 0.0)
-        c0, c1, c2 = self._costs
+        source = self._source = self._sender(held, wants)
+        latency, per_byte = self._topology.listed(source)
+        kv_bytes, share = fixed.kv_bytes[source], 1.0 / max(fixed.layers[source], 1)
+        waiting_s = max(self._fleet.cells.egress_until_s[source] - self._now, 0.0)
+        c0, c1, c2, matches = fixed.c0, fixed.c1, fixed.c2, self.matches
         rest, both, recomputes = length - reachable, length + reachable, self.recomputes
-        for row, slot in enumerate(slots):
-            if not wants[row]:
-                continue
+        for row, slot in wants:
             prefill_s = c0[slot] + rest * (c1[slot] + c2[slot] * both)
-            if prefill_s >= recomputes[row]:  # also where the prompt is empty
+            recompute_s = recomputes[row]
+            if prefill_s >= recompute_s:  # also where the prompt is empty
                 continue
-            moved = (reachable - self.matches[row]) * kv_bytes
-            raw = waiting_s + latency[slot] + moved * per_byte[slot]
+            raw = waiting_s + latency[slot] + (reachable - matches[row]) * kv_bytes * per_byte[slot]
             late, first = raw - prefill_s * (1.0 - share), raw * share
             transfer_s = late if late > first else first  # core.plan.transfer.exposed_seconds
-            if transfer_s + prefill_s < recomputes[row]:
+            if transfer_s + prefill_s < recompute_s:
                 self._take(row, prefill_s, transfer_s)
 
     def _take(self, row: int, prefill_s: float, transfer_s: float) -> None:
@@ -151,15 +147,16 @@ class FewCandidates(LiveCandidates):
         self.prefixes[row] = self.reachable_tokens
         self.prefills[row], self.transfers[row] = prefill_s, transfer_s
 
-    def _sender(self, slots: Sequence[int], held: list[int], wants: list[bool]) -> int:
+    def _sender(self, held: list[int], wants: list[tuple[int, int]]) -> int:
+        """core.plan.prefill._sender, for the (row, slot) that want to fetch."""
+        if held.count(self.reachable_tokens) == 1:
+            return held.index(self.reachable_tokens)
         holders = [slot for slot, match in enumerate(held) if match == self.reachable_tokens]
-        if len(holders) == 1:
-            return holders[0]
-        free_at_s = self._fleet.egress_until_s.tolist()
+        free_at_s = self._fleet.cells.egress_until_s.tolist()
         ranked = sorted(holders, key=free_at_s.__getitem__)[:SENDERS_MAX]
         for source in ranked:
-            latency = self._topology.row(source)[0].tolist()
-            if any(want and latency[s] < math.inf for s, want in zip(slots, wants, strict=True)):
+            latency = self._topology.listed(source)[0]
+            if any(latency[slot] < math.inf for _, slot in wants):
                 return source
         return ranked[0]
 

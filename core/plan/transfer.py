@@ -131,6 +131,7 @@ class Topology:
         self._kinds = np.zeros(slots, np.int64)
         self._alive = np.zeros(slots, np.bool_)
         self._rows: dict[int, tuple[Floats, Floats]] = {}
+        self._listed: dict[int, tuple[list[float], list[float]]] = {}
 
     @property
     def slots(self) -> int:
@@ -144,7 +145,7 @@ class Topology:
             self._host = np.append(self._host, np.full(more, -1))
             self._kinds = np.append(self._kinds, np.zeros(more, np.int64))
             self._alive = np.append(self._alive, np.zeros(more, np.bool_))
-            self._rows.clear()
+            self._changed()
 
     def set_node(self, slot: int, spec: NodeSpec) -> None:
         """Place a node, or a changed one, in a slot."""
@@ -153,12 +154,12 @@ class Topology:
         self._host[slot] = self._hosts.setdefault(host, len(self._hosts))
         self._kinds[slot] = self._mask(spec.links)
         self._alive[slot] = True
-        self._rows.clear()
+        self._changed()
 
     def remove_node(self, slot: int) -> None:
         """Take the node out of a slot: no path leads there any more."""
         self._alive[slot] = False
-        self._rows.clear()
+        self._changed()
 
     def row(self, source: int) -> tuple[Floats, Floats]:
         """(latency_s, s_per_byte) from `source` to each slot, both of shape (slots,), read-only.
@@ -170,12 +171,24 @@ class Topology:
             found = self._rows[source] = self._build(source)
         return found
 
+    def listed(self, source: int) -> tuple[list[float], list[float]]:
+        """`row` as lists, for those who look at few slots."""
+        found = self._listed.get(source)
+        if found is None:
+            latency, per_byte = self.row(source)
+            found = self._listed[source] = latency.tolist(), per_byte.tolist()
+        return found
+
     def seconds(self, nbytes: float, source: int, target: int) -> float:
         """Time to move `nbytes` between two slots over idle links; inf without a path."""
         if source == target or nbytes <= 0:
             return 0.0
         latency, per_byte = self.row(source)
-        return float(latency[target] + nbytes * per_byte[target])
+        return latency.item(target) + nbytes * per_byte.item(target)
+
+    def _changed(self) -> None:
+        self._rows.clear()
+        self._listed.clear()
 
     def _build(self, source: int) -> tuple[Floats, Floats]:
         latency = np.full(self.slots, np.inf)

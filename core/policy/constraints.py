@@ -42,13 +42,19 @@ class StandingCache:
 
     def __init__(self) -> None:
         self._cache: dict[tuple[object, ...], Standing] = {}
+        self._allowed: Bools | None = None
+        self._allowed_bytes = b""
 
     def get(self, fleet: FleetState, request: Request, allowed: Bools, *, decode: bool) -> Standing:
-        """Standing of the fleet for one request; nodes that failed it before are out."""
-        seen = allowed[: fleet.capacity]
+        """Standing of the fleet for one request; nodes that failed it before are out.
+
+        allowed: by slot, as `BreakerBoard.allowed` gives it: never written again.
+        """
+        if allowed is not self._allowed:
+            self._allowed, self._allowed_bytes = allowed, allowed.tobytes()
         key = (
             fleet.version,
-            seen.tobytes(),
+            self._allowed_bytes,
             request.model,
             request.adapter,
             request.tenant,
@@ -58,6 +64,7 @@ class StandingCache:
         if found is None:
             if len(self._cache) >= _CACHE_MAX:
                 self._cache.clear()
+            seen = allowed[: fleet.capacity]
             found = _narrow(fleet, fleet.alive, _standing_checks(fleet, request, seen, decode))
             self._cache[key] = found
         if not request.tried:

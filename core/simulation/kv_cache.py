@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from itertools import islice, repeat, takewhile
+from itertools import islice, repeat
 from typing import Protocol
 
 from core.domain import Medium
@@ -65,7 +65,15 @@ class KvCache:
             return next(
                 (i for i, k in enumerate(keys) if k not in gpu and k not in host), len(keys)
             )
-        return len(list(takewhile(self.gpu.__contains__, keys)))
+        # On the GPU alone a block is held only after those before it: bisect.
+        gpu, low, high = self.gpu, 0, len(keys)
+        while low < high:
+            middle = (low + high) >> 1
+            if keys[middle] in gpu:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def host_blocks(self, keys: Sequence[int]) -> int:
         """How many of `keys` would have to be loaded from the host tier."""
