@@ -306,7 +306,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def new_tokens(self) -> int:
         """Prompt tokens the chosen node has to compute."""
-        return max(self.request.prompt_tokens - self.prefix_tokens, 0)
+        tokens = self.request.prompt_tokens - self.prefix_tokens
+        return tokens if tokens > 0 else 0
 
     @property
     def disaggregated(self) -> bool:

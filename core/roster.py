@@ -34,6 +34,9 @@ from core.policy.base import NamedPolicy
 
 _APPROXIMATE_BLOCKS_MAX = 1_048_576
 _BLIND = frozenset({"random", "round_robin"})
+_RUNGS = dict.fromkeys(Trust, "ledger") | {
+    trust: trust.value for trust in (Trust.EXACT, Trust.APPROXIMATE)
+}
 
 
 class Roster:
@@ -191,12 +194,12 @@ class Roster:
 
     def signal(self, policy: NamedPolicy, slot: int, request: Request) -> str:
         """Rung of the degradation ladder that a choice stands on."""
-        if policy.name in _BLIND:
-            return policy.name
+        name = policy.name
+        if name in _BLIND:
+            return name
         if not request.keys:
             return "ledger"
-        trust = self.trust.trust(Slot(slot))
-        return trust.value if trust in (Trust.EXACT, Trust.APPROXIMATE) else "ledger"
+        return _RUNGS[self.trust.trust(slot)]
 
     # -- what happened -------------------------------------------------------------------------
 
@@ -233,20 +236,24 @@ class Roster:
             self._count_senders(d, slots, now)
         keys = d.request.keys
         for slot in slots:
-            chain = keys.get(self.fleet.fixed.block_size[slot])
-            if chain and self.trust.trust(slot) is Trust.APPROXIMATE:
-                self.index.record_route(slot, chain, now)
-            elif chain and coming and slot == d.prefill_slot:
-                self._expect(r, chain, now)
+            if self.trust.trust(slot) is Trust.APPROXIMATE:
+                chain = keys.get(self.fleet.fixed.block_size[slot])
+                if chain:
+                    self.index.record_route(slot, chain, now)
+            elif coming and slot == d.prefill_slot:
+                self._expect(r, now)
         if self.learn:
             for size, chain in keys.items():
                 self.index.touch(chain, size, now)
         if hotspot:
             self._watch(d, now)
 
-    def _expect(self, r: Reservation, chain: Sequence[int], now: float) -> None:
+    def _expect(self, r: Reservation, now: float) -> None:
         """The prompt's blocks are coming on its prefill node."""
-        d, size = r.decision, self.fleet.cells.block_size[r.decision.prefill_slot]
+        d, size = r.decision, self.fleet.fixed.block_size[r.decision.prefill_slot]
+        chain = d.request.keys.get(size)
+        if not chain:
+            return
         self.coming.sweep(now)
         self.coming.begin(
             r.key,
@@ -259,12 +266,11 @@ class Roster:
 
     def _current(self, d: Decision) -> list[Slot]:
         """The decision's slots that still stand for the nodes it meant."""
-        generation = self.fleet.cells.generation
-        slots = []
-        if generation[d.prefill_slot] == d.prefill_generation:
-            slots.append(d.prefill_slot)
-        if d.disaggregated and generation[d.decode_slot] == d.decode_generation:
-            slots.append(d.decode_slot)
+        generation, slot = self.fleet.cells.generation, d.prefill_slot
+        slots = [slot] if generation[slot] == d.prefill_generation else []
+        slot = d.decode_slot
+        if slot != d.prefill_slot and generation[slot] == d.decode_generation:
+            slots.append(slot)
         return slots
 
     def _count_senders(self, d: Decision, current: list[Slot], now: float) -> None:
@@ -302,16 +308,16 @@ class Roster:
 
     def _closed(self, r: Reservation, outcome: Outcome, now: float) -> None:
         """A reservation ended: judge the nodes, the cache signal and the cost model by it."""
-        blames = outcome.kind not in (OutcomeKind.OK, OutcomeKind.REFUSED)
+        kind, record = outcome.kind, self.breakers.record
+        blames = kind is not OutcomeKind.OK and kind is not OutcomeKind.REFUSED
         failed = (outcome.failed_node or self._working_node(r)) if blames else None
-        d = r.decision
         for slot, ticket in r.tickets.items():
-            kind = outcome.kind
-            if blames and _node(d, slot) != failed:
-                kind = OutcomeKind.CLIENT_ABORT  # the other leg's failure says nothing of this
-            for event in self.breakers.record(Slot(slot), kind, now, ticket=ticket):
+            # The other leg's failure says nothing of this one.
+            innocent = blames and _node(r.decision, slot) != failed
+            judged = OutcomeKind.CLIENT_ABORT if innocent else kind
+            for event in record(slot, judged, now, ticket=ticket):
                 self.note(event)
-        if outcome.kind is OutcomeKind.OK:
+        if kind is OutcomeKind.OK:
             self.coming.done(r.key, now)
             self._learn(r, outcome, now)
         else:
@@ -330,10 +336,10 @@ class Roster:
 
     def _learn(self, r: Reservation, outcome: Outcome, now: float) -> None:
         d = r.decision
-        current = self._current(d)
         if self.learn:
-            self.calibration.observe(r, outcome, current)
-        if d.prefill_slot not in current or d.fetch_from is not None:
+            self.calibration.observe(r, outcome, self._current(d))
+        stands = self.fleet.cells.generation[d.prefill_slot] == d.prefill_generation
+        if d.fetch_from is not None or not stands:
             return
         reported = outcome.cached_tokens if r.cached_tokens is None else r.cached_tokens
         slack = self.fleet.fixed.block_size[d.prefill_slot]

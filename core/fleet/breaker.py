@@ -207,7 +207,7 @@ class BreakerBoard:
         breaker = self._nodes.get(slot)
         if breaker is None:
             return 0
-        if breaker.state is not State.HALF_OPEN or not breaker.admits(self._rules):
+        if breaker.switch.state is not State.HALF_OPEN or not breaker.admits(self._rules):
             return breaker.epoch
         ticket = self._next()
         breaker.trials[ticket] = False
@@ -223,19 +223,20 @@ class BreakerBoard:
         return self.tick(now)
 
     def record(
-        self, slot: Slot, kind: OutcomeKind, now: float, *, ticket: int
+        self, slot: int, kind: OutcomeKind, now: float, *, ticket: int
     ) -> tuple[TransitionEvent, ...]:
         """A request that `begin` announced has ended, once.
 
         Outcomes for a node that left, or from before its present state, are dropped.
         """
-        self.allowed(now)
+        if self._stale or now >= self._next_timer_s:
+            self.allowed(now)
         breaker = self._nodes.get(slot)
         if breaker is not None and ticket in breaker.trials:
             self._trial_ended(breaker, kind, now, ticket)
         elif breaker is not None and ticket == breaker.epoch:
             self._ended(breaker, kind, now)
-        return self.tick(now)
+        return self.tick(now) if self._stale or self._pending else ()
 
     def trip(
         self, slot: Slot, now: float, *, reason: str, actor: str, for_s: float | None = None
@@ -255,8 +256,9 @@ class BreakerBoard:
         return self._serial
 
     def _ended(self, breaker: NodeBreaker, kind: OutcomeKind, now: float) -> None:
-        failed = kind is not OutcomeKind.OK and kind in _FAILURES
-        if breaker.state is State.HALF_OPEN or not (failed or kind is OutcomeKind.OK):
+        succeeded = kind is OutcomeKind.OK
+        failed = not succeeded and kind in _FAILURES
+        if not (failed or succeeded) or breaker.switch.state is State.HALF_OPEN:
             return
         cause = breaker.count(failed, now, self._rules)
         if not cause or breaker.state is not State.CLOSED:

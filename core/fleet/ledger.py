@@ -110,7 +110,7 @@ class Ledger:
             return
         cells.last_picked[slot] = r._key
         r.alone = not place.queue
-        self._enqueue(place, slot, r._key, queue_seconds(d), d.new_tokens, now)
+        self._enqueue(place, slot, r._key, queue_seconds(d), r.new_tokens, now)
         cells.prompt_tokens[slot] += d.request.prompt_tokens
         cells.kv_tokens[slot] += d.request.prompt_tokens if r.moved else r.kv_tokens
         if not r.moved:
@@ -206,7 +206,7 @@ class Ledger:
 
     def _leave_queue(self, r: Reservation, now: float) -> None:
         d = r.decision
-        self._dequeue(r._key, d.prefill_slot, d.prefill_generation, d.new_tokens, now)
+        self._dequeue(r._key, d.prefill_slot, d.prefill_generation, r.new_tokens, now)
 
     def _dequeue(self, key: int, slot: int, generation: int, tokens: float, now: float) -> None:
         cells, place = self.fleet.cells, self._place(slot, generation)

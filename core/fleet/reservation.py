@@ -52,6 +52,7 @@ class Reservation:
         "kv_seen",
         "kv_tokens",
         "moved",
+        "new_tokens",
         "outcome",
         "phase",
         "prefilled_s",
@@ -63,6 +64,7 @@ class Reservation:
         self, ledger: Books, key: int, decision: Decision, now: float, tbt_slo_s: float
     ) -> None:
         self.decision = decision
+        self.new_tokens = decision.new_tokens
         self.moved = decision.decode_slot != decision.prefill_slot
         """Whether prefill and decode run on different nodes."""
         request = decision.request

@@ -108,23 +108,23 @@ class NodeTrust:
         "samples",
         "since_s",
         "standing",
+        "trust",
         "until_s",
     )
 
     def __init__(self, node: NodeId, standing: Standing, now: float) -> None:
         self.node = node
-        self.standing = standing
-        self.since_s = now
+        self.enter(standing, now)
         self.until_s: float | None = None
         self.relapses = 0
         self.samples: deque[tuple[int, int, int]] = deque()
         """(credited, phantom, missed) tokens of the last comparable requests."""
         self.credited = self.phantom = self.missed = 0
 
-    @property
-    def trust(self) -> Trust:
-        """What policies and operators see."""
-        return SHOWN[self.standing]
+    def enter(self, standing: Standing, now: float) -> None:
+        """Stand there from now on; `trust` is what policies and operators see of it."""
+        self.standing, self.since_s = standing, now
+        self.trust = SHOWN[standing]
 
     @property
     def phantom_share(self) -> float:
@@ -194,7 +194,7 @@ class TrustBoard:
         """A node's standing and shares, to read; KeyError where no node stands."""
         return self._nodes[slot]
 
-    def trust(self, slot: Slot) -> Trust:
+    def trust(self, slot: int) -> Trust:
         """How far the slot's signal is believed; OFF where no node stands."""
         found = self._nodes.get(slot)
         return Trust.OFF if found is None else found.trust
@@ -233,7 +233,7 @@ class TrustBoard:
         found = self._nodes.get(slot)
         if found is None or reported is None or predicted <= slack_tokens:
             return ()
-        if found.trust not in (Trust.EXACT, Trust.APPROXIMATE):
+        if found.trust is not Trust.EXACT and found.trust is not Trust.APPROXIMATE:
             return ()
         phantom = predicted - reported if reported < predicted - slack_tokens else 0
         missed = reported - predicted if reported > predicted + slack_tokens else 0
@@ -271,7 +271,7 @@ class TrustBoard:
             "credited_tokens": found.credited,
             "phantom_share": round(found.phantom_share, 4),
         }
-        found.standing, found.since_s = after, now
+        found.enter(after, now)
         self._time(found, signal, now)
         found.clear()
         self._credited[slot] = found.trust in (Trust.EXACT, Trust.APPROXIMATE)

@@ -49,6 +49,8 @@ class BlockTable:
         self.evicted = 0
         self.refused = 0
         self._pruning = False
+        """A slice is pruned at every store from when the table is nearly full until it is not."""
+        self._prune_from = _PRUNE_FROM * entries_max
         self._in_use = in_use
 
     def memory_bytes(self) -> int:
@@ -64,15 +66,17 @@ class BlockTable:
     ) -> None:
         """Enter a run for the lane; see PrefixIndex.store."""
         held, bit = self.held, lane.bit
-        if not self.thinned & bit or parent is None or held.get(parent, 0) & bit:
-            self._make_room(len(keys))
         gap = parent is not None and not held.get(parent, 0) & bit
+        full = self._pruning or len(held) + len(keys) > self._prune_from
+        if full and not (gap and self.thinned & bit):
+            self._pruning = self._prune(2 * len(keys) + 64)
+            gap = parent is not None and not held.get(parent, 0) & bit
         if gap and self.thinned & bit:
             self.refused += len(keys)
             return
         lower = medium is not Medium.GPU
         nowhere = {key for key in keys if not held.get(key, 0) & bit} if lower else set()
-        if held.get(keys[0], 0) & bit:
+        if gap and held.get(keys[0], 0) & bit:
             gap = False
         self._list(lane, keys, root if parent is None else parent)
         if parent is None and root in self.forest.loose:
@@ -96,9 +100,11 @@ class BlockTable:
     def _list(self, lane: Lane, keys: Sequence[int], before: int) -> None:
         """Enter `keys` for the lane; blocks new to the index go in with bulk updates."""
         held, forest = self.held, self.forest
-        known = self._known(keys)
+        known = self._known(keys) if keys[0] in held else 0
         if known < len(keys):
-            fresh = self._fitting(lane, keys[known:] if known else keys)
+            fresh = keys[known:] if known else keys
+            if len(held) + len(fresh) > self.entries_max:
+                fresh = self._fitting(lane, fresh)
             entries = dict.fromkeys(fresh, lane.bit)
             if len(entries) != len(fresh):
                 raise ValueError("keys of one run must differ")
@@ -115,10 +121,9 @@ class BlockTable:
             self._list_each(lane, keys[:known], before)
 
     def _known(self, keys: Sequence[int]) -> int:
-        """How many leading keys are listed, if the listed ones lead (checked by the caller)."""
+        """How many leading keys are listed: the first one is, and the listed ones lead (which
+        the caller checks)."""
         held, end = self.held, len(keys)
-        if keys[0] not in held:
-            return 0
         low, step, high = 0, 1, 1
         while high < end and keys[high] in held:
             low = high
@@ -174,11 +179,6 @@ class BlockTable:
             else:
                 return
             before = key
-
-    def _make_room(self, count: int) -> None:
-        """Prune a slice when the table is nearly full, and on until it is well below."""
-        if self._pruning or len(self.held) + count > _PRUNE_FROM * self.entries_max:
-            self._pruning = self._prune(2 * count + 64)
 
     def _fitting(self, lane: Lane, fresh: Sequence[int]) -> Sequence[int]:
         """The leading part of `fresh` that the bound has room for."""

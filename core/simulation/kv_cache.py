@@ -12,7 +12,6 @@ that still carry its number. That makes an access a bulk operation of the dictio
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from itertools import islice, repeat
@@ -120,7 +119,7 @@ class KvCache:
         if over <= 0:
             return
         gone = self._oldest(over)
-        _drain(map(gpu.__delitem__, gone))
+        _drain(map(gpu.pop, gone))
         self.evicted += len(gone)
         if self.host_capacity:
             self._demote(gone)
@@ -135,15 +134,19 @@ class KvCache:
             # A later access to a block is one to all before it, so what is left is a tail.
             if not keys or number_of(keys[-1]) != number:
                 continue
-            start = 0
-            if number_of(keys[0]) != number:
-                start = bisect_left(keys, 1, key=lambda key: number_of(key) == number)
-            alive = keys[start:]
-            over = len(found) + len(alive) - count
+            low, high = 0, len(keys) - 1
+            while low < high:
+                middle = (low + high) >> 1
+                if number_of(keys[middle]) == number:
+                    high = middle
+                else:
+                    low = middle + 1
+            over = len(found) + len(keys) - low - count
             if over > 0:
-                accesses.appendleft((number, alive[:over]))
-                alive = alive[over:]
-            found += reversed(alive)
+                accesses.appendleft((number, keys[low : low + over]))
+                low += over
+            tail = keys[low:]
+            found += tail[::-1]
         return found
 
     def _demote(self, gone: list[int]) -> None:
@@ -157,7 +160,7 @@ class KvCache:
         over = len(host) - self.host_capacity
         if over > 0:
             lost = list(islice(host, over))
-            _drain(map(host.__delitem__, lost))
+            _drain(map(host.pop, lost))
             self.listener.removed(lost, Medium.CPU)
 
     def _take_from_host(self, keys: Sequence[int]) -> None:

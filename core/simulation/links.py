@@ -70,18 +70,22 @@ class Links:
 
     def _share(self, now: float, around: Flow) -> None:
         """New rates for every flow that shares an end with `around`."""
-        affected = self.sending[around.source] + [
-            flow for flow in self.receiving[around.target] if flow.source != around.source
-        ]
+        source, target = around.source, around.target
+        affected = self.sending[source]
+        others = self.receiving[target]
+        if others and (len(others) > 1 or others[0] is not around):
+            affected = affected + [flow for flow in others if flow.source != source]
         for flow in affected:
-            flow.left_bytes = max(flow.left_bytes - flow.rate * (now - flow.since_s), 0.0)
+            out, into = flow.source, flow.target
+            left = flow.left_bytes - flow.rate * (now - flow.since_s)
+            flow.left_bytes = left = left if left > 0.0 else 0.0
             flow.since_s = now
-            flow.rate = min(
-                self.bytes_per_s[flow.source] / len(self.sending[flow.source]),
-                self.bytes_per_s[flow.target] / len(self.receiving[flow.target]),
+            flow.rate = rate = min(
+                self.bytes_per_s[out] / len(self.sending[out]),
+                self.bytes_per_s[into] / len(self.receiving[into]),
             )
             flow.version += 1
-            self.schedule(now + flow.left_bytes / flow.rate, self._due, (flow, flow.version))
+            self.schedule(now + left / rate, self._due, (flow, flow.version))
 
     def _due(self, now: float, event: tuple[Flow, int]) -> None:
         flow, version = event
