@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONDUCTOR := $(BIN)/conductor
 
-.PHONY: up env test test-engines bench soak check format lock screenshots policy-report clean
+.PHONY: up env test test-engines bench bench-records soak check format lock screenshots policy-report clean
 
 up: env  ## Start the service, the console and an emulated fleet; Ctrl-C stops everything.
 	@exec $(CONDUCTOR) up
@@ -36,8 +36,11 @@ screenshots: env  ## Pictures of the console on a seeded scenario.
 bench: env  ## Speed ratios against named baselines, printed.
 	$(BIN)/python -m tests.bench
 
-soak: env
-	$(BIN)/python -m pytest -m soak tests/soak -s
+bench-records: env  ## The audit's questions over five million decisions; needs about 20 GB of disk.
+	$(BIN)/python -m tests.bench records
+
+soak: env  ## The long runs: ten minutes without the database, lost replicas, a million rows.
+	$(BIN)/python -m pytest -m soak tests/faults tests/integration -s
 
 policy-report: env  ## The policy table and plots of the README, from the conversation trace.
 	$(BIN)/python -m core.simulation.policy_report

@@ -1,4 +1,7 @@
-"""`python -m tests.bench`: every benchmark in turn. Each prints ratios; none decides anything."""
+"""`python -m tests.bench`: every benchmark in turn, the long ones (`records`) only when named.
+
+Each prints ratios; none decides anything.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ import sys
 from pathlib import Path
 
 NAMES = sorted(p.stem for p in Path(__file__).parent.glob("bench_*.py"))
+LONG = ("bench_records",)
 
 
 def main() -> None:
-    wanted = sys.argv[1:] or NAMES
+    wanted = sys.argv[1:] or [name for name in NAMES if name not in LONG]
     for name in wanted:
         stem = name if name.startswith("bench_") else f"bench_{name}"
         if stem not in NAMES:

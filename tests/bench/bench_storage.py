@@ -5,8 +5,8 @@
 Decisions of eight candidates as a conductor writes them. "Raw" is the same rows, already
 rendered, into the same tables with the same indexes: `executemany` of sqlite3, COPY of psycopg;
 both in this run, in turns with the product's writer. CONDUCTOR_BENCH_ROWS sets how many rows the
-questions are asked of (default 200,000; 5,000,000 takes a quarter of an hour and 15 GB), and
-CONDUCTOR_BENCH_PER_S how many a second they were (default 200; 4 spreads 5,000,000 over 14 days).
+questions are asked of (default 200,000; `bench_records` asks them of 5,000,000), and
+CONDUCTOR_BENCH_PER_S how many a second they were (default 200).
 """
 
 from __future__ import annotations
@@ -81,16 +81,21 @@ def bench(databases: Folder | PostgresServer) -> None:
     fill(url, ROWS)
     print(f"{kind}: {ROWS:,} decisions with outcomes put there in {since(began_s):.0f} s")
     bytes_a_row(kind, url)
+    roll_up(kind, url)
+    questions(kind, url)
+
+
+def roll_up(kind: str, url: str) -> None:
+    """What the maintenance does meanwhile: roll-ups, and statistics on Postgres."""
     began_s = time.perf_counter()
     engine = writer_engine(url)
     rolled = RollUp(engine).run(budget_s=float("inf"))
-    print(f"{kind}: {rolled.buckets:,} roll-ups computed in {since(began_s):.1f} s")
+    print(f"{kind}: {rolled.buckets:,} roll-ups computed in {since(began_s):.1f} s", flush=True)
     if kind == "Postgres":
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.exec_driver_sql("SET statement_timeout = 0")
             connection.exec_driver_sql("VACUUM ANALYZE")
     engine.dispose()
-    questions(kind, url)
 
 
 def write_rates(kind: str, new_database: Callable[[], str]) -> None:
@@ -204,17 +209,17 @@ def moved(decision: DecisionRecord, outcome: Any, first: int) -> Iterator[Row]:
     yield Row("outcomes", (key, o[1] + later_us, o[2] + later_us, *o[3:]))
 
 
-def bytes_a_row(kind: str, url: str) -> None:
+def bytes_a_row(kind: str, url: str, rows: int = ROWS) -> None:
     sizes = _sqlite_sizes(url) if kind == "SQLite" else _postgres_sizes(url)
-    of = {name: sum(sizes[name].values()) / ROWS for name in ("decisions", "outcomes")}
-    row = sizes["decisions"]["decisions"] / ROWS
+    of = {name: sum(sizes[name].values()) / rows for name in ("decisions", "outcomes")}
+    row = sizes["decisions"]["decisions"] / rows
     print(
         f"{kind}: {row:.0f} bytes a decision, {of['decisions']:.0f} with all its indexes;"
         f" {of['outcomes']:.0f} more for its outcome"
     )
     for table in ("decisions", "outcomes"):
         parts = sorted(sizes[table].items(), key=lambda item: -item[1])
-        print("   ", ", ".join(f"{name} {size / ROWS:.0f}" for name, size in parts))
+        print("   ", ", ".join(f"{name} {size / rows:.0f}" for name, size in parts))
 
 
 def _sqlite_sizes(url: str) -> dict[str, dict[str, int]]:
@@ -249,11 +254,11 @@ def _nested(found: list[Any]) -> dict[str, dict[str, int]]:
     return sizes
 
 
-def questions(kind: str, url: str) -> None:
+def questions(kind: str, url: str, rows: int = ROWS) -> None:
     """Time of each question, at the newest rows, in the middle, and far back."""
     store = Store(url)
-    last = storage_rows.T0 + timedelta(seconds=ROWS / PER_S)
-    revision = 1 + ROWS // 50_000 // 2
+    last = storage_rows.T0 + timedelta(seconds=rows / PER_S)
+    revision = 1 + rows // 50_000 // 2
     pages: dict[str, dict[str, Any]] = {
         "newest": {},
         "by node": {"node": "prefill-1"},
@@ -271,7 +276,7 @@ def questions(kind: str, url: str) -> None:
         "never used policy": {"policy": "weighted"},
     }
     print(
-        f"{kind}: pages of 100 over {ROWS:,} decisions, ms p50 / p95; deep: from all over the range"
+        f"{kind}: pages of 100 over {rows:,} decisions, ms p50 / p95; deep: from all over the range"
     )
     for name, filters in pages.items():
         shallow = [partial(store.decisions, DecisionQuery(**filters))] * 20
