@@ -17,6 +17,7 @@ from starlette.routing import compile_path
 
 from core.errors import ConductorError
 from core.gateway import errors
+from core.gateway.document import with_errors
 from core.gateway.exchange import Receive, Scope, Send
 from core.identity.authority import require
 from core.identity.principal import ACTING, AccessRole
@@ -80,7 +81,7 @@ class GuardedAdmin:
 
 def declare_roles(app: FastAPI) -> dict[str, Any]:
     """The API's document, every operation with its least role."""
-    document = app.openapi()
+    document = with_errors(app.openapi())
     for operations in document["paths"].values():
         for method, operation in operations.items():
             operation.setdefault(ROLE_KEY, by_method(method.upper()).value)
