@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
 import streamlit as st
 
+from dashboard.navigation import view
 from dashboard.theme import SIGN, Level
 from dashboard.view_models import Notice, Tile
 
@@ -45,17 +46,24 @@ def with_code(text: str) -> str:
     return _CODE.sub(r"<code>\1</code>", escape(text))
 
 
-def problem_list(problems: Sequence[tuple[Level, str]]) -> None:
-    """Sentences with a sign and a colour each."""
+Link = Callable[[str], tuple[str, dict[str, str], str] | None]
+"""From a problem to the page where it is looked into, its parameters, and a label."""
+
+
+def problem_list(problems: Sequence[tuple[Level, str]], link: Link = lambda _: None) -> None:
+    """Sentences with a sign and a colour each, and a link to where it is looked into."""
     if not problems:
         st.html("<div class='cd-list'><span class='cd-ok'>✓ No known problem.</span></div>")
         return
-    items = "".join(
-        f"<div role='listitem'><span class='cd-{level}' aria-hidden='true'>{SIGN[level]}</span>"
-        f"<span>{escape(text)}</span></div>"
-        for level, text in problems
-    )
-    st.html(f"<div class='cd-list' role='list'>{items}</div>")
+    for level, text in problems:
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            st.html(
+                f"<div class='cd-list'><div><span class='cd-{level}' aria-hidden='true'>"
+                f"{SIGN[level]}</span><span>{escape(text)}</span></div></div>"
+            )
+            found = link(text)
+            if found is not None and (path := view(found[0])) is not None:
+                st.page_link(path, label=found[2], query_params=found[1] or None)
 
 
 def heading(title: str, note: str = "") -> None:

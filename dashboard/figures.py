@@ -5,27 +5,40 @@ Gaps in time stay gaps: where nothing was measured there is no point, and no lin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import tzinfo
+from itertools import pairwise
 
 from core import wire
 from dashboard import format as fmt
+from dashboard.marks import Mark
 from dashboard.theme import Figure, Palette, layout
 
 ROW_PX = 22
 HEAT_ROWS_MAX = 256
+RACK_SEPARATOR = " · "
 
 
 def load_heat(
-    series: wire.Series, nodes: Sequence[str], p: Palette, *, zone: tzinfo, span: bool
+    series: wire.Series,
+    nodes: Sequence[str],
+    p: Palette,
+    *,
+    zone: tzinfo,
+    span: bool,
+    racks: Mapping[str, str] | None = None,
 ) -> Figure:
-    """Load of each node over time (percent), busiest node on top.
+    """Load of each node over time (percent), busiest node on top; of very many, the busiest.
 
     With `span` (stored minutes, which keep no load) the cells count requests placed instead.
+    With `racks` (node -> rack) the nodes of a rack stand together, and lines divide the racks.
     """
     times = [fmt.axis_time(point.at, zone) for point in series.points]
-    rows = {n: _cells(series, n, placed=span) for n in nodes[:HEAT_ROWS_MAX]}
-    order = sorted(rows, key=lambda n: (_mean(rows[n]), n))
+    cells = {n: _cells(series, n, placed=span) for n in nodes}
+    busiest = sorted(cells, key=lambda n: (-_mean(cells[n]), n))[:HEAT_ROWS_MAX]
+    names = {n: _row_name(n, racks) for n in busiest}
+    rows = {names[n]: cells[n] for n in busiest}
+    order = [names[n] for n in _heat_order(busiest, racks)]
     unit = "requests" if span else "% load"
     trace = {
         "type": "heatmap",
@@ -56,9 +69,35 @@ def load_heat(
             hovermode="closest",
             xaxis={"showgrid": False},
             yaxis={"showgrid": False, "type": "category", "showticklabels": len(order) <= 24},
+            shapes=_rack_lines(order, p) if racks else [],
             meta=_summary_heat(rows, unit),
         ),
     }
+
+
+def _row_name(node: str, racks: Mapping[str, str] | None) -> str:
+    return node if racks is None else f"{racks.get(node) or 'no rack'}{RACK_SEPARATOR}{node}"
+
+
+def _heat_order(busiest: Sequence[str], racks: Mapping[str, str] | None) -> list[str]:
+    """From the bottom row up: the least busy first, or rack by rack from Z to A."""
+    rising = list(reversed(busiest))
+    if racks is None:
+        return rising
+    return sorted(rising, key=lambda n: racks.get(n) or "", reverse=True)
+
+
+def _rack_lines(order: Sequence[str], p: Palette) -> list[Figure]:
+    """A line between two rows whose racks differ; rows are numbered from the bottom."""
+    rack = [name.split(RACK_SEPARATOR)[0] for name in order]
+    return [
+        {
+            "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": i + 0.5, "y1": i + 0.5,
+            "line": {"color": p.text, "width": 1.5},
+        }
+        for i, (one, other) in enumerate(pairwise(rack))
+        if one != other
+    ]  # fmt: skip
 
 
 def _cells(series: wire.Series, node: str, *, placed: bool) -> list[int | None]:
@@ -85,8 +124,13 @@ def _summary_heat(rows: dict[str, list[int | None]], unit: str) -> str:
     return f"Node by time; highest means in {unit}: {shown or 'nothing measured'}."
 
 
-def slo_ratio(series: wire.Series, p: Palette, *, zone: tzinfo) -> Figure:
-    """TTFT and TBT as observed / limit on a log axis: above 1 the limit is missed."""
+def slo_ratio(
+    series: wire.Series, p: Palette, *, zone: tzinfo, marks: Sequence[Mark] = ()
+) -> Figure:
+    """TTFT and TBT as observed / limit on a log axis: above 1 the limit is missed.
+
+    `marks` are changes: a line each, with what it was on a sign at the limit.
+    """
     times = [fmt.axis_time(point.at, zone) for point in series.points]
     traces = []
     for name, limit, pick, colour in (
@@ -97,20 +141,46 @@ def slo_ratio(series: wire.Series, p: Palette, *, zone: tzinfo) -> Figure:
             traces.append(
                 _line(f"{name} {q}", times, _ratios(series, pick, q, limit), colour, dash, width)
             )
-    traces.append(_limit(times, p))
+    traces += [_limit(times, p), _signs(marks, p, zone)]
+    changes = f" {len(marks)} changes are marked." if marks else ""
     return {
         "data": traces,
         "layout": layout(
             p,
             height=270,
+            shapes=[_mark_line(mark, p, zone) for mark in marks],
             yaxis={
                 "type": "log",
                 "tickvals": [0.001, 0.01, 0.1, 1, 10, 100],
                 "ticktext": ["0.001", "0.01", "0.1", "1 = limit", "10", "100"],
             },
-            meta="Observed latency as a share of its limit; above 1 the limit is missed.",
+            meta=f"Observed latency as a share of its limit; above 1 the limit is missed.{changes}",
         ),
     }
+
+
+def _signs(marks: Sequence[Mark], p: Palette, zone: tzinfo) -> Figure:
+    """Signs at the limit that say what was changed; the trace is there without any, so that the
+    others keep their places."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "changes",
+        "x": [fmt.axis_time(mark.at, zone) for mark in marks],
+        "y": [1] * len(marks),
+        "hovertext": [mark.words for mark in marks],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "marker": {"symbol": "diamond", "size": 10, "color": p.text},
+        "showlegend": bool(marks),
+    }
+
+
+def _mark_line(mark: Mark, p: Palette, zone: tzinfo) -> Figure:
+    at = fmt.axis_time(mark.at, zone)
+    return {
+        "type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1,
+        "line": {"color": p.text, "width": 1, "dash": "dot"},
+    }  # fmt: skip
 
 
 def _limit(times: Sequence[str], p: Palette) -> Figure:

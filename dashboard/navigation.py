@@ -58,3 +58,9 @@ def present() -> dict[str, list[Entry]]:
 def address(name: str) -> str:
     """Path of a page below the console's root; the default page answers at the root only."""
     return "/" if name == DEFAULT else f"/{name}"
+
+
+def view(name: str) -> str | None:
+    """Path of a page's script as links take it; None where the page is not there."""
+    path = VIEWS / f"{name}.py"
+    return f"views/{name}.py" if path.exists() else None

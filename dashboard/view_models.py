@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -258,6 +259,30 @@ def problems(state: wire.FleetState, most: int = 5) -> list[tuple[Level, str]]:
     if len(found) > most:
         found = [*found[:most], ("none", f"and {len(found) - most} more, see the fleet table")]
     return found
+
+
+def problem_link(text: str, state: wire.FleetState) -> tuple[str, dict[str, str], str] | None:
+    """(page, its parameters, label) of where a problem is looked into; None where nowhere is."""
+    named = next((n.id for n in state.nodes if _names(text, n.id)), None)
+    if named is not None:
+        return "nodes", {"node": named}, f"Open {named}"
+    for words, page, label in _PLACES:
+        if any(word in text for word in words):
+            return page, {}, label
+    return None
+
+
+_PLACES: tuple[tuple[tuple[str, ...], str, str], ...] = (
+    (("breaker", "panic"), "breaker", "Open Breaker"),
+    (("event loop", "stored", "records", "database"), "storage", "Open Storage & health"),
+    (("limit", "SLO", "TTFT", "TBT"), "slo", "Open SLO"),
+    (("more, see the fleet", "node"), "nodes", "Open Nodes"),
+)
+
+
+def _names(text: str, node_id: str) -> bool:
+    """Whether the text names the node as a word of its own."""
+    return re.search(rf"(?<![\w.:-]){re.escape(node_id)}(?![\w-])", text) is not None
 
 
 def _gravity(text: str) -> Level:
