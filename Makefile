@@ -48,6 +48,9 @@ policy-report: env  ## The policy table and plots of the README, from the conver
 lock: env  ## Pin what pyproject.toml and requirements.in ask for.
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-header --no-annotate pyproject.toml requirements.in -o requirements.lock
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-header --no-annotate --constraint requirements.lock pyproject.toml docker/requirements.in \
+		-o docker/requirements.lock
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
