@@ -37,7 +37,7 @@ def main(state: wire.FleetState) -> None:
 
 def _storage() -> None:
     heading("Record store", "scheduling never waits for it")
-    found = acting.control().storage()
+    found = acting.records().storage()
     if found.error:
         text = f"{found.error}. Decisions go on; records wait on this machine and are stored later."
         notice(Notice("bad", "The database cannot be read", text))
@@ -51,7 +51,7 @@ def _storage() -> None:
 
 def _replicas() -> None:
     heading("Processes on this database", "silent ones are forgotten after a week")
-    found = acting.control().replicas().replicas
+    found = acting.records().replicas().replicas
     if not found:
         st.caption("No process has registered yet.")
         return
@@ -59,4 +59,10 @@ def _replicas() -> None:
     plain_table(rows, key="replicas", alt="Processes that share the database")
 
 
-page(main, key="storage", empty=None)
+def past() -> None:
+    """What the read-only instance knows: the record store and who shares it."""
+    _storage()
+    _replicas()
+
+
+page(main, key="storage", empty=None, history=past)

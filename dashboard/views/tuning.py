@@ -30,6 +30,9 @@ def main(_state: wire.FleetState) -> None:
         view, policies = calls.tunables(), calls.policies()
     except ServiceError as e:
         notice(failure_notice("The parameters", e))
+        if session.history_url():
+            with part("Revisions"):
+                past()
         return
     draft, wrong = current(view)
     for text in wrong:
@@ -149,4 +152,10 @@ def _replay(r: wire.ReplayView) -> None:
         st.caption(f"· {text}")
 
 
-page(main, key="tuning", empty=None, live=False)
+def past() -> None:
+    """What records alone can show: the revisions, without any act."""
+    heading("Revisions", "newest first, from stored records")
+    revisions(acting.records().revisions())
+
+
+page(main, key="tuning", empty=None, live=False, history=past)

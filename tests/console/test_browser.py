@@ -17,7 +17,7 @@ ARGS = [
 ]  # fmt: skip
 WAIT_MS = 60_000
 LOCAL = re.compile(r"^(http://127\.0\.0\.1[:/]|ws://127\.0\.0\.1:|data:|blob:)")
-PROBE = re.compile(r"/decisions/_stcore/(health|host-config)")
+PROBE = re.compile(r"/[a-z]+/_stcore/(health|host-config)")
 """Streamlit looks for its server below the address of a deep link before it asks the root."""
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 expect.set_options(timeout=WAIT_MS)

@@ -1,0 +1,192 @@
+"""Acts of operators in a real browser, end to end; their effect is checked through the API."""
+
+from __future__ import annotations
+
+import csv
+import re
+import time
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+from stack import Stack
+from test_browser import WAIT_MS, Watched, browser  # noqa: F401 (the fixture)
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def operator(browser: Browser) -> Iterator[Watched]:  # noqa: F811
+    yield from _at_work(browser)
+
+
+@pytest.fixture
+def other(browser: Browser) -> Iterator[Watched]:  # noqa: F811
+    yield from _at_work(browser)
+
+
+def _at_work(launched: Browser) -> Iterator[Watched]:
+    context = launched.new_context(viewport={"width": 1440, "height": 1300})
+    page = context.new_page()
+    page.set_default_timeout(WAIT_MS)
+    yield Watched(page)
+    context.close()
+
+
+def until(done: Callable[[], object], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def filled(field: Locator, text: str) -> None:
+    """Type into a field and leave it, which is when its value is taken."""
+    field.fill(text)
+    field.press("Tab")
+
+
+def alpha(stack: Stack) -> float:
+    items = stack.get("/tunables")["items"]
+    return float(next(i["value"] for i in items if i["path"] == "linear.alpha"))
+
+
+def live(stack: Stack) -> int:
+    return int(stack.get("/tunables")["revision"])
+
+
+def reviewed(page: Page, reason: str) -> Locator:
+    """The dialog of the open draft, with its reason given."""
+    # Elements of the run before stay for a moment where a message above them went away.
+    page.get_by_role("button", name="Review and apply", disabled=False).first.click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("button", name="Apply", exact=True)).to_be_disabled()
+    filled(dialog.get_by_label("Reason (required)"), reason)
+    return dialog
+
+
+def test_alpha_is_changed_with_preview_and_rolled_back(operator: Watched, stack: Stack) -> None:
+    page, before, first = operator.page, alpha(stack), live(stack)
+    until(lambda: stack.get("/decisions", limit=5)["rows"])
+    page.goto(f"{stack.console_url}/tuning?group=linear")
+    filled(page.get_by_label("linear.alpha number"), "0.85")
+    expect(page.get_by_text("What it would do")).to_be_visible()
+    expect(page).to_have_url(re.compile("draft=linear.alpha"))
+    page.reload()  # the draft is in the address
+    expect(page.get_by_label("linear.alpha number")).to_have_value("0.85")
+    dialog = reviewed(page, "more weight on caches")
+    dialog.get_by_role("button", name="Apply", exact=True).click()
+    expect(page.get_by_text(f"Revision {first + 1} is live")).to_be_visible()
+    assert alpha(stack) == 0.85
+    page.goto(f"{stack.console_url}/tuning?revision={first + 1}")
+    expect(page.get_by_text("steps before and after the change")).to_be_visible()
+    page.get_by_role("button", name="Roll back to the one before").click()
+    dialog = page.get_by_role("dialog")
+    filled(dialog.get_by_label("Reason (required)"), "it did not help")
+    dialog.get_by_role("button", name="Roll back", exact=True).click()
+    expect(page.get_by_text(f"values of revision {first} are live again")).to_be_visible()
+    assert alpha(stack) == before
+    operator.check()
+
+
+def test_two_operators_at_once_lose_nothing(
+    operator: Watched, other: Watched, stack: Stack
+) -> None:
+    before, first = alpha(stack), live(stack)
+    draft = f"{stack.console_url}/tuning?group=linear&base={first}&draft=linear.alpha:"
+    mine, theirs = operator.page, other.page
+    mine.goto(draft + "0.9")
+    dialog = reviewed(mine, "mine")
+    theirs.goto(draft + "0.2")
+    reviewed(theirs, "theirs").get_by_role("button", name="Apply", exact=True).click()
+    expect(theirs.get_by_text(f"Revision {first + 1} is live")).to_be_visible()
+    dialog.get_by_role("button", name="Apply", exact=True).click()
+    expect(mine.get_by_text("Somebody was faster: nothing was applied")).to_be_visible()
+    assert alpha(stack) == 0.2
+    mine.get_by_role("button", name=f"Put my draft on revision {first + 1}").click()
+    expect(mine.get_by_text("Somebody was faster")).to_have_count(0)
+    reviewed(mine, "mine, after theirs").get_by_role("button", name="Apply", exact=True).click()
+    expect(mine.get_by_text(f"Revision {first + 2} is live")).to_be_visible()
+    assert alpha(stack) == 0.9
+    stack_back(stack, first)
+    assert alpha(stack) == before
+
+
+def stack_back(stack: Stack, revision: int) -> None:
+    """Restore a revision through the API."""
+    body = {"to": revision, "reason": "after the test"}
+    url = f"{stack.url}/admin/v1/revisions/rollback"
+    assert httpx.post(url, json=body, trust_env=False).status_code == 201
+
+
+def test_the_breaker_is_tripped_with_the_typed_word_and_reset(
+    operator: Watched, stack: Stack
+) -> None:
+    page = operator.page
+    page.goto(f"{stack.console_url}/breaker?range=1h")
+    page.get_by_role("button", name="Trip …").click()
+    dialog = page.get_by_role("dialog")
+    do = dialog.get_by_role("button", name="Trip the global breaker until it is reset")
+    filled(dialog.get_by_label("Reason (required)"), "a drill")
+    expect(do).to_be_disabled()
+    filled(dialog.get_by_label("Type ROUND ROBIN to confirm"), "ROUND ROBIN")
+    do.click()
+    expect(page.get_by_text("tripped by hand").first).to_be_visible()
+    assert stack.get("/breaker")["state"] == "tripped"
+    page.get_by_role("button", name="Reset …").click()
+    dialog = page.get_by_role("dialog")
+    filled(dialog.get_by_label("Reason (required)"), "the drill is over")
+    dialog.get_by_role("button", name="Close the global breaker").click()
+    expect(page.get_by_text("Done: Close the global breaker")).to_be_visible()
+    assert stack.get("/breaker")["state"] == "closed"
+    operator.check()
+
+
+def test_why_a_decision_went_where_it_did(operator: Watched, stack: Stack) -> None:
+    stack.send(2, base=15_000, tenant="asks-why")
+    until(lambda: len(stack.get("/decisions", tenant="asks-why")["rows"]) == 2)
+    row = stack.get("/decisions", tenant="asks-why")["rows"][0]
+    page = operator.page
+    page.goto(f"{stack.console_url}/decisions?tenant=asks-why&decision={row['id']}")
+    stored = stack.get(f"/decisions/{row['id']}")
+    expect(page.get_by_text(stored["verdict"], exact=True)).to_be_visible()
+    page.get_by_role("button", name="Weigh again").click()
+    expect(page.get_by_text(f"It would go to {row['prefill_node']} again.")).to_be_visible()
+    expect(page.locator(".st-key-what_if_bars .js-plotly-plot")).to_be_visible()
+    operator.check()
+
+
+def test_a_sweep_in_the_lab_becomes_a_draft(operator: Watched, stack: Stack) -> None:
+    page = operator.page
+    page.goto(f"{stack.console_url}/lab")
+    filled(page.get_by_label("At most this many"), "60")
+    field = page.get_by_role("combobox", name="Sweep the parameters of")
+    field.click()
+    page.get_by_role("option", name="linear", exact=True).click()
+    filled(page.get_by_role("textbox", name=re.compile("^linear.alpha, FROM")), "0.2, 0.8")
+    filled(page.get_by_label("Reason (required)"), "which alpha")
+    page.get_by_role("button", name=re.compile("^Run 6 runs")).click()
+    promote = page.get_by_role("button", name="Promote to a draft")
+    expect(promote).to_be_visible()
+    expect(page.locator(".st-key-lab_pareto .js-plotly-plot")).to_be_visible()
+    job = stack.get("/lab/jobs")["jobs"][0]
+    assert (job["reason"], job["state"], job["total"]) == ("which alpha", "done", 6)
+    promote.click()
+    expect(page).to_have_url(re.compile("/tuning.*draft="))
+    expect(page.get_by_role("button", name="Review and apply").first).to_be_enabled()
+    operator.check()
+
+
+def test_a_filtered_audit_is_exported(operator: Watched, stack: Stack) -> None:
+    stack.send(3, base=16_000, tenant="audited")
+    until(lambda: len(stack.get("/decisions", tenant="audited")["rows"]) == 3)
+    page = operator.page
+    page.goto(f"{stack.console_url}/decisions?tenant=audited")
+    page.get_by_role("button", name="Export").click()
+    with page.expect_download() as coming:
+        page.get_by_role("button", name="Download csv").click()
+    rows = list(csv.DictReader(coming.value.path().read_text().splitlines()))
+    assert len(rows) == 3
+    assert {r["tenant"] for r in rows} == {"audited"}
+    operator.check()
