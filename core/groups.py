@@ -34,6 +34,12 @@ class GroupPlanner:
         the decision's own.
         """
         self.rate.add(now)
+        return self.best(decision, now)
+
+    def best(
+        self, decision: Decision, now: float, within: np.ndarray | None = None
+    ) -> CppPlan | None:
+        """The same without counting an arrival; `within` leaves candidates by slot."""
         rules, request = self.conductor.tunables.cpp, decision.request
         ttft_slo_s = request.ttft_slo_s or self.conductor.tunables.slo.ttft_s
         single = decision.predicted
@@ -41,7 +47,7 @@ class GroupPlanner:
             return None
         ledger = self.conductor.ledger
         return plan(
-            self._nodes(decision, now),
+            self._nodes(decision, now, within),
             uncached_tokens=decision.new_tokens,
             prefix_tokens=decision.prefix_tokens,
             source=self._source(decision),
@@ -56,8 +62,11 @@ class GroupPlanner:
             ),
         )
 
-    def _nodes(self, decision: Decision, now: float) -> list[CppNode]:
+    def _nodes(self, decision: Decision, now: float, within: np.ndarray | None) -> list[CppNode]:
         conductor, fleet = self.conductor, self.conductor.fleet
+        able = _able(conductor, decision, now)
+        if within is not None:
+            able = able & within
         waits = queue_s(fleet, now)
         match = conductor.match(decision.request.keys)
         return [
@@ -68,7 +77,7 @@ class GroupPlanner:
                 match_tokens=int(match[slot]),
                 place=fleet.spec_at(slot).place,
             )
-            for slot in np.flatnonzero(_able(conductor, decision, now)).tolist()
+            for slot in np.flatnonzero(able).tolist()
         ]
 
     def _source(self, decision: Decision) -> int:

@@ -15,7 +15,7 @@ import orjson
 from core.domain import NodeId, NodeSpec, Outcome, OutcomeKind
 from core.engines.base import EngineAdapter, Flow, Usage
 from core.errors import EngineBroken, EngineFault, EngineTimeout
-from core.gateway import errors, pairing, passing
+from core.gateway import errors, pairing, passing, pipelining
 from core.gateway.exchange import Exchange
 from core.gateway.failure import AttemptFailed, EngineAnswer, Retry
 from core.gateway.flights import Flight, Interrupt
@@ -79,6 +79,8 @@ class Attempt:
             self.flight.rest()
 
     async def _carry_out(self) -> Outcome:
+        if self.held.group is not None:
+            return await pipelining.run(self, self.held.group)
         fleet = self.service.conductor.fleet
         prefill = fleet.spec(self.decision.prefill)
         flow = self._flow(prefill)

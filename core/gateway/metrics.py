@@ -139,6 +139,10 @@ class ServiceCollector(Collector):
             ("computed_tokens", "Prefix tokens computed anew by copies"),
         ):
             yield CounterMetricFamily(f"conductor_migration_{name}", text, value=moves.totals[name])
+        groups = CounterMetricFamily("conductor_pipelines", "Groups by fate", labels=["fate"])
+        for fate in ("advised", "started", "fallbacks"):
+            groups.add_metric([fate], self._service.pipelines.totals[fate])
+        yield groups
         queued = CounterMetricFamily("conductor_queue", "Requests by fate", labels=["fate"])
         for fate in ("queued", "served", "expired", "full", "displaced"):
             queued.add_metric([fate], self._service.waiting.totals[fate])

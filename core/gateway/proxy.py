@@ -7,7 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from core.domain import NodeId, Rejection
+import msgspec
+
+from core.domain import Decision, NodeId, Rejection
 from core.errors import CapacityError, ConductorError
 from core.gateway import errors
 from core.gateway.attempt import Attempt
@@ -15,6 +17,7 @@ from core.gateway.exchange import ClientGone, Exchange
 from core.gateway.failure import AttemptFailed, Retry
 from core.gateway.flights import Flight, Interrupt
 from core.gateway.intake import Intake, take_in
+from core.gateway.pipelining import can_group, patient
 
 if TYPE_CHECKING:
     from core.gateway.service import Service
@@ -104,19 +107,20 @@ async def serve(
     service.budget.request(arrived_s)
     tried: frozenset[NodeId] = frozenset()
     last: AttemptFailed | None = None
-    for number in range(1 + service.limits.retries_max):
+    number, plain = 0, False
+    while number <= service.limits.retries_max:
         flight.check()
-        request = intake.request if not tried else intake.without(tried)
-        if service.waiting.on and not tried:
+        if service.waiting.on and last is None:
             decided = await service.waiting.decide(intake, flight, arrived_s=arrived_s)
         else:
-            decided = service.decide(request)
+            decided = _decide(service, intake, tried, plain=plain)
         if isinstance(decided, Rejection):
             if last is None:
                 await _reject(exchange, decided)
                 return
             break
-        with service.hold(decided) as held:
+        group = None if plain else service.pipelines.take(decided)
+        with service.hold(decided, group) as held:
             attempt = Attempt(service, exchange, intake, flight, held, arrived_s=arrived_s)
             try:
                 outcome = await attempt.run()
@@ -128,10 +132,28 @@ async def serve(
                 _learn_length(service, intake, outcome.prompt_tokens)
                 return
         tried |= last.suspects
+        if group is not None and last.retry is not Retry.NO:
+            plain = True  # once, and without counting as a retry: the members did part of it
+            service.pipelines.totals["fallbacks"] += 1
+            continue
         if not await _may_retry(service, last, number):
             break
+        number += 1
     assert last is not None
     await _give_up(exchange, last, decided.id)
+
+
+def _decide(
+    service: Service, intake: Intake, tried: frozenset[NodeId], *, plain: bool
+) -> Decision | Rejection:
+    """The next decision. After a group failed the request is served by one node, late or not."""
+    request = intake.request if not tried else intake.without(tried)
+    if not plain:
+        return service.decide(request, carry=can_group(intake))
+    decided = service.decide(patient(request))
+    if isinstance(decided, Decision):
+        decided = msgspec.structs.replace(decided, request=request)
+    return decided
 
 
 async def _may_retry(service: Service, failed: AttemptFailed, number: int) -> bool:

@@ -52,6 +52,7 @@ from core.gateway.live import Live
 from core.gateway.monitoring import PERIOD_S as MONITORS_S
 from core.gateway.monitoring import Monitoring
 from core.gateway.moves.migrator import Migrator
+from core.gateway.pipelining import Group, Pipelines
 from core.gateway.problems import problems
 from core.gateway.standing import Origin
 from core.gateway.upkeep import Upkeep
@@ -158,6 +159,7 @@ class Service:
         self.lab = Lab(lab or LabRules(), wall=clock.wall)
         self.counters: Counter[str] = Counter()
         self.moves, self.waiting = Migrator(self), WaitingRoom(self)
+        self.pipelines = Pipelines(self)
         self._ids = 0
         self._active: set[str] = set()
         self._stack = AsyncExitStack()
@@ -252,16 +254,24 @@ class Service:
         self._active.discard(name)
 
     def decide(
-        self, request: Request, *, what_if: bool = False, waits: bool = False
+        self,
+        request: Request,
+        *,
+        what_if: bool = False,
+        waits: bool = False,
+        carry: bool = False,
     ) -> Decision | Rejection:
         """Decide, count and record; a decision counts as load once it is held.
 
         what_if: only ask; nothing is counted as traffic, nothing recorded. waits: the request
-        will ask again if refused with 429, so that is not its end yet.
+        will ask again if refused with 429, so that is not its end yet. carry: a pipeline group may
+        carry the decision out (see `Pipelines.take`).
         """
         began = perf_counter()
         now = self.clock.now()
         decided = self.control.decide(request, now)
+        if self.conductor.tunables.cpp.enabled and not request.tried:
+            decided = self.pipelines.considered(decided, now, carry=carry)
         took = perf_counter() - began
         if what_if:
             self.counters["what_if"] += 1
@@ -295,13 +305,19 @@ class Service:
         if self.recorder is not None:
             self.recorder.decision(rejection, self.clock.wall())
 
-    def hold(self, decision: Decision) -> Held:
-        """Count a decision's load from now, and record it, until the Held is finished."""
-        reservation = self.conductor.begin(decision, self.clock.now())
+    def hold(self, decision: Decision, group: Group | None = None) -> Held:
+        """Count a decision's load (a group's, where one carries it out) from now, and record it,
+        until the Held is finished."""
+        now, holds = self.clock.now(), None
+        if group is None:
+            reservation = self.conductor.begin(decision, now)
+        else:
+            reservation, holds = self.pipelines.begin(decision, group, now)
+            decision = reservation.decision
         opened = None
         if self.recorder is not None:
             opened = self.recorder.decision(decision, self.clock.wall())
-        return Held(self, decision, reservation, opened)
+        return Held(self, decision, reservation, opened, group=group, holds=holds)
 
     def close(
         self, d: Decision, reservation: Reservation, opened: OpenDecision | None, outcome: Outcome

@@ -26,6 +26,7 @@ from core import wire
 from core.domain import Decision, Rejection, Request
 from core.gateway.flights import Flight
 from core.gateway.live import LogHistogram
+from core.gateway.pipelining import can_group
 from core.plan.fair_queue import FairQueue, Waiting
 from core.plan.prospects import Prospects, room_anywhere
 
@@ -48,6 +49,8 @@ class Place:
     turn: asyncio.Future[str]
     """Done with "" when it is its turn, else with why it has to go."""
     not_before_s: float = -math.inf
+    carry: bool = False
+    """Whether a pipeline group may serve it."""
 
 
 class WaitingRoom:
@@ -79,11 +82,12 @@ class WaitingRoom:
         request, service = intake.request, self._service
         found = self.prospects(request)
         if not len(self.queue) and self._turn is None and (found.roomy or not found.nodes):
-            decided = service.decide(request, waits=found.nodes > 0)
+            decided = service.decide(request, waits=found.nodes > 0, carry=can_group(intake))
             if not is_full(decided):
                 return decided
         place = Place(request, arrived_s, asyncio.get_running_loop().create_future())
         cost = float(max(request.prompt_tokens, 1))
+        place.carry = can_group(intake)
         waiting = Waiting(request.tenant, request.priority, cost, len(intake.raw), place)
         refused = self._admit(waiting)
         return refused or await self._wait(waiting, flight, found)
@@ -173,7 +177,7 @@ class WaitingRoom:
 
     def _take_turn(self, place: Place) -> Decision | Rejection:
         service = self._service
-        decided = service.decide(place.request, waits=True)
+        decided = service.decide(place.request, waits=True, carry=place.carry)
         if isinstance(decided, Rejection):
             return decided
         waited_s = service.clock.now() - place.arrived_s

@@ -108,6 +108,18 @@ def explain(plan: CppPlan, name: Callable[[int], str] = str) -> str:
     return "\n".join(lines)
 
 
+def brief(plan: CppPlan, name: Callable[[int], str] = str) -> str:
+    """The plan in one line."""
+    stages = ", ".join(f"{name(s.slot)} ({s.layers} layers)" for s in plan.stages)
+    return (
+        f"{len(plan.stages)} nodes ({stages}) would bring the first token in {plan.ttft_s:.3g} s "
+        f"instead of {plan.single_ttft_s:.3g} s: {len(plan.chunks)} chunks of {plan.chunks[0]} to "
+        f"{plan.chunks[-1]} tokens, bubble {plan.bubble_share:.0%}, "
+        f"{_size(plan.handoff_bytes + plan.prefix_bytes + plan.gather_bytes)} moved "
+        f"(sequence parallelism {_size(plan.sp_bytes)})"
+    )
+
+
 _REASONS = {
     "ttft_slo": "the best single node misses the TTFT limit",
     "long_prompt": "the prompt is long",

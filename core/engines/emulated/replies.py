@@ -259,7 +259,7 @@ class StageReply:
 
     def abort(self) -> None:
         """Ended by request."""
-        self.fail(ApiError(499, "aborted", "Aborted"))
+        self.fail(ApiError(500, "aborted on request", "InternalServerError"))
 
     def fail(self, error: ApiError) -> None:
         """The stage failed, and with it the group."""
