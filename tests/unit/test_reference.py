@@ -33,7 +33,7 @@ def test_the_embedding_example_of_the_readme_runs() -> None:
 def test_every_command_of_the_readme_exists() -> None:
     text = (ROOT / "README.md").read_text()
     table = text.split("### Commands")[1].split("## Embed")[0]
-    named = set(re.findall(r"(?:`conductor |`, `)(\w+)", table))
+    named = set(re.findall(r"(?:`conductor |`, `)([\w-]+)", table))
     help_text = subprocess.run(
         [sys.executable, "-m", "core.cli", "--help"], capture_output=True, text=True, timeout=60
     ).stdout
