@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from core.errors import Forbidden, Unauthorized
-from core.identity.credentials import matches
+from core.clock import Clock, SystemClock
+from core.errors import Forbidden, StoreError, Unauthorized
+from core.identity.credentials import CredentialKind, matches, parse
+from core.identity.identities import Identities
+from core.identity.memory import Memory
 from core.identity.peers import Network, is_local_name, is_loopback, origin
-from core.identity.principal import AccessRole, Kind, Principal
+from core.identity.principal import ACTING, AccessRole, Kind, Principal
+from core.identity.throttle import Throttle
+from core.ports import IdentityStore, TokenRecord
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 SIGN_IN = "sign in, or send `Authorization: Bearer TOKEN`"
+_NOT_GOOD = "the token is not known here, has expired or was revoked"
+_BAD_PER_PEER, _BAD_WINDOW_S = 100, 60.0
+_WRONG_PER_USER, _WRONG_PER_PEER, _WRONG_WINDOW_S = 5, 20, 300.0
+_HASHES_AT_ONCE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,16 +34,52 @@ class AuthRules:
     """The service listens on this machine's own addresses only."""
     require_api_key: bool = False
     """Whether the data plane needs a key."""
+    open_metrics: bool = False
+    """Whether /metrics is open to everybody."""
     trusted_proxies: tuple[Network, ...] = ()
     """Whose X-Forwarded-For is believed."""
 
 
 class Authority:
-    """Knows who shows which credential."""
+    """Knows who shows which credential.
 
-    def __init__(self, rules: AuthRules | None = None, *, admin_digest: str = "") -> None:
+    admin_digest: digest of an administrator's token that is given from outside. store: where
+    tokens and users are kept; None knows no others.
+    """
+
+    def __init__(
+        self,
+        rules: AuthRules | None = None,
+        *,
+        admin_digest: str = "",
+        store: IdentityStore | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self.rules = rules or AuthRules()
         self._admin_digest = admin_digest
+        self._clock = clock or SystemClock()
+        self._store = store
+        self._memory: Memory[TokenRecord] | None = None
+        if store is not None:
+            self._memory = Memory(store.token, self._clock.now)
+        self._bad = Throttle(failures_max=_BAD_PER_PEER, window_s=_BAD_WINDOW_S)
+        self._wrong = Throttle(failures_max=_WRONG_PER_USER, window_s=_WRONG_WINDOW_S)
+        self._wrong_here = Throttle(failures_max=_WRONG_PER_PEER, window_s=_WRONG_WINDOW_S)
+        self._hashing = asyncio.Semaphore(_HASHES_AT_ONCE)
+
+    @property
+    def identities(self) -> Identities:
+        """Acts on users, tokens and keys; StoreError without a store."""
+        if self._store is None:
+            raise StoreError("this service keeps no records, so it knows no users")
+        return Identities(self._store, self._clock)
+
+    def forget(self) -> None:
+        """Identities changed: whoever is known is asked about again."""
+        if self._memory is not None:
+            self._memory.forget()
+
+    # -- who is it -------------------------------------------------------------------------
 
     async def identify(self, headers: RawHeaders, peer: str) -> Principal:
         """The caller of an admin request; Unauthorized for a credential that is not good.
@@ -41,24 +87,72 @@ class Authority:
         Without any credential: anonymous, with a role only on this machine.
         """
         found = dict(headers)
-        forwarded = found.get(b"x-forwarded-for", b"").decode("latin-1")
-        where = origin(peer, forwarded, self.rules.trusted_proxies)
+        where = self.origin(found, peer)
         shown = bearer(found)
         if shown is None:
             role = self._anonymous_role(found, where)
             return Principal(name="anonymous", role=role, kind=Kind.ANONYMOUS, peer=where)
-        return await self._known(shown, where)
-
-    async def _known(self, shown: str, where: str) -> Principal:
         if self._admin_digest and matches(shown, self._admin_digest):
             admin = AccessRole.ADMIN
             return Principal(name="admin-token", role=admin, kind=Kind.TOKEN, peer=where)
-        raise Unauthorized("the token is not known here, has expired or was revoked")
+        return await self._known(shown, where)
+
+    def origin(self, headers: dict[bytes, bytes], peer: str) -> str:
+        """Where a request comes from, as far as it can be trusted."""
+        forwarded = headers.get(b"x-forwarded-for", b"").decode("latin-1")
+        return origin(peer, forwarded, self.rules.trusted_proxies)
+
+    async def _known(self, shown: str, where: str) -> Principal:
+        credential, now = parse(shown), self._clock.now()
+        if self._memory is None or credential is None or credential.kind is CredentialKind.KEY:
+            raise Unauthorized(_NOT_GOOD)
+        found = self._memory.fresh(credential.id)
+        if found is None:
+            self._bad.check(where, now)
+            found = await self._memory.get(credential.id)
+        good = found is not None and found.good_at(self._clock.wall())
+        if found is None or not good or not matches(shown, found.digest):
+            self._bad.failed(where, now)
+            raise Unauthorized(_NOT_GOOD)
+        session = credential.kind is CredentialKind.SESSION
+        return Principal(
+            name=found.name,
+            role=AccessRole(found.role),
+            kind=Kind.SESSION if session else Kind.TOKEN,
+            credential=found.id,
+            peer=where,
+        )
 
     def _anonymous_role(self, headers: dict[bytes, bytes], where: str) -> AccessRole | None:
         rules, host = self.rules, headers.get(b"host", b"").decode("latin-1")
         local = rules.loopback and is_loopback(where) and is_local_name(host)
         return rules.anonymous_role if local else None
+
+    # -- signing in ------------------------------------------------------------------------
+
+    async def sign_in(self, user: str, password: str) -> tuple[str, TokenRecord]:
+        """(token, session). Unauthorized, or Overloaded after too many failures."""
+        peer, now = ACTING.get().peer, self._clock.now()
+        self._wrong.check(f"{peer} {user}", now)
+        self._wrong_here.check(peer, now)
+        async with self._hashing:
+            try:
+                made, session = await asyncio.to_thread(
+                    self.identities.sign_in, user, password, peer
+                )
+            except Unauthorized:
+                self._wrong.failed(f"{peer} {user}", now)
+                self._wrong_here.failed(peer, now)
+                raise
+        self._wrong.forgive(f"{peer} {user}")
+        return made.text, session
+
+    async def sign_out(self) -> None:
+        """End the session of who is acting; a token is left as it is."""
+        who = ACTING.get()
+        if who.kind is Kind.SESSION:
+            await asyncio.to_thread(self.identities.revoke_token, who.credential)
+            self.forget()
 
 
 def require(who: Principal, least: AccessRole | None) -> None:

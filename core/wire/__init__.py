@@ -63,6 +63,18 @@ POST     /migrations                     MigrationAsk -> MigrationView (202; 404
 POST     /migrations/{id}/cancel         MigrationCancel -> MigrationView
 GET      /cache/hot                      query: limit, node -> HotPrefixes
 GET      /whoami                         -> WhoAmI
+POST     /login, /logout                 SignIn -> SignedIn (201; 401, 429), -> Done
+GET      /users                          -> UserList (admin, as all that follows)
+POST     /users                          UserAsk -> UserView (201; 409, 422 field)
+PATCH    /users/{name}                   UserChange -> UserView
+GET      /tokens                         -> TokenList
+POST     /tokens                         TokenAsk -> NewToken (201)
+DELETE   /tokens/{id}                    query: reason -> TokenView
+GET      /keys                           -> KeyList
+POST     /keys                           KeyAsk -> NewKey (201)
+DELETE   /keys/{id}                      query: reason -> KeyView
+GET      /audit                          query: before, limit, actor, action, target -> AuditPage
+GET      /audit/verify                   -> AuditCheck
 GET      /cache/tree                     query: root, budget -> CacheTree
 GET      /cache/prefixes/{key}           -> PrefixView
 GET      /cache/replication              query: points -> Replication
@@ -158,8 +170,23 @@ from core.wire.fleet import (
     Totals,
 )
 from core.wire.identity import (
+    AuditCheck,
+    AuditEntry,
+    AuditPage,
+    KeyAsk,
+    KeyList,
+    KeyView,
+    NewKey,
+    NewToken,
     SignedIn,
     SignIn,
+    TokenAsk,
+    TokenList,
+    TokenView,
+    UserAsk,
+    UserChange,
+    UserList,
+    UserView,
     WhoAmI,
 )
 from core.wire.lab import (
@@ -249,6 +276,9 @@ __all__ = [
     "AlertView",
     "Answer",
     "Ask",
+    "AuditCheck",
+    "AuditEntry",
+    "AuditPage",
     "BreakerAction",
     "BreakerView",
     "CacheTree",
@@ -289,6 +319,9 @@ __all__ = [
     "HotspotView",
     "JobList",
     "JobView",
+    "KeyAsk",
+    "KeyList",
+    "KeyView",
     "LabArm",
     "LabAsk",
     "LabFleet",
@@ -310,6 +343,8 @@ __all__ = [
     "MonitorSeries",
     "MonitorView",
     "MoveView",
+    "NewKey",
+    "NewToken",
     "NodeChange",
     "NodeList",
     "NodeLoad",
@@ -359,6 +394,9 @@ __all__ = [
     "StaleDetail",
     "StorageView",
     "TimingsView",
+    "TokenAsk",
+    "TokenList",
+    "TokenView",
     "Totals",
     "TreeCellView",
     "TrialAsk",
@@ -366,6 +404,10 @@ __all__ = [
     "TunablesChange",
     "TunablesView",
     "UpkeepView",
+    "UserAsk",
+    "UserChange",
+    "UserList",
+    "UserView",
     "WebhookView",
     "WhatIfAsk",
     "WhatIfCandidate",
