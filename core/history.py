@@ -14,12 +14,10 @@ from contextlib import asynccontextmanager
 from core.clock import SystemClock
 from core.conductor import Conductor
 from core.gateway.service import Service
-from core.identity import admin_file
-from core.identity.authority import Authority
-from core.identity.credentials import digest
+from core.identity.first_start import make_authority
 from core.prompt import Prompts
 from core.settings import Settings
-from core.wiring import auth_rules, limits, product_version, start_tunables
+from core.wiring import limits, product_version, start_tunables
 from storage.store import ReadingStore
 
 FOLLOW_S = 2.0
@@ -29,14 +27,14 @@ FOLLOW_S = 2.0
 @asynccontextmanager
 async def running_history(settings: Settings) -> AsyncIterator[Service]:
     """A service that is not entered: it answers from the store, and takes no traffic."""
-    store = ReadingStore(settings.database)
+    store, clock = ReadingStore(settings.database), SystemClock()
     service = Service(
         conductor=Conductor(tunables=start_tunables(settings)),
-        clock=SystemClock(),
+        clock=clock,
         prompts=Prompts({}),
         store=store,
         limits=limits(settings),
-        authority=reading_authority(settings),
+        authority=make_authority(settings.auth, settings.server, store=store, clock=clock),
         version=product_version(),
     )
     task = asyncio.create_task(_follow(service), name="follow")
@@ -50,16 +48,10 @@ async def running_history(settings: Settings) -> AsyncIterator[Service]:
         store.close()
 
 
-def reading_authority(settings: Settings) -> Authority:
-    """Who may read: whom the service lets in, by the token it has left; none is made here."""
-    given = settings.auth.admin_token
-    token = admin_file.read(settings.state_dir) if given is None else given.get_secret_value()
-    rules = auth_rules(settings.auth, settings.server.host)
-    return Authority(rules, admin_digest=digest(token) if token else "")
-
-
 async def _follow(service: Service) -> None:
-    """Keep the revisions shown up to date; a store that is away is asked again."""
+    """Keep the revisions shown, and who may read them, up to date; a store that is away is
+    asked again."""
     while True:
+        service.forget_identities()
         await service.control.follow(service.clock.now())
         await asyncio.sleep(FOLLOW_S)

@@ -255,6 +255,7 @@ class AuthSettings(_Part):
         default=None,
         description="an administrator's token, given from outside; 32 characters or more",
     )
+    open_metrics: bool = Field(default=False, description="/metrics is open to everybody")
     trusted_proxies: tuple[str, ...] = Field(
         default=(), description="networks (CIDR) whose X-Forwarded-For is believed"
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 import structlog
 
@@ -29,16 +29,14 @@ from core.gateway.limits import Limits
 from core.gateway.restore import RESTORE_S, Restorer, StatedNode
 from core.gateway.service import Service
 from core.gateway.webhook import check_webhook
-from core.identity import admin_file
-from core.identity.authority import Authority, AuthRules
-from core.identity.credentials import CredentialKind, digest, mint
-from core.identity.peers import is_loopback
-from core.identity.principal import AccessRole
+from core.identity.api_keys import KeyRing
+from core.identity.authority import Authority
+from core.identity.first_start import FirstStart, make_authority
 from core.policy import get_policy
 from core.prompt import LocalTokenizer, Prompts
 from core.recording import TELEMETRY_S, drained, record_telemetry
 from core.relay import Relay
-from core.settings import AuthSettings, LabSettings, ProbeSettings, Settings
+from core.settings import LabSettings, ProbeSettings, Settings
 from core.tunables import Tunables
 from storage.retention import Rules
 from storage.store import Keeping, Storage, open_storage
@@ -64,6 +62,7 @@ async def running_service(
     changes = Relay()
     with open_records(settings, on_change=changes.tell) as storage:
         recorder = Recorder(storage.sink, slo=lambda: conductor.tunables.slo)
+        authority, first = await who_may(settings, storage, clock)
         guard = AddressGuard(networks(settings.registration.allowed_networks))
         supervisor = FleetSupervisor(
             conductor,
@@ -83,7 +82,8 @@ async def running_service(
             sink=storage.sink,
             fleet=supervisor,
             limits=limits(settings),
-            authority=make_authority(settings),
+            authority=authority,
+            keys=KeyRing(authority.rules, store=storage.store, clock=clock),
             guard=guard,
             webhook_url=settings.alerts.webhook_url,
             rng=random.Random(rng.getrandbits(64)),
@@ -95,6 +95,7 @@ async def running_service(
         restorer = Restorer(service, stated_nodes(settings))
         add_jobs(service, recorder, restorer)
         supervisor.on_round = rounds_noted(service, settings.probe)
+        await_first_start(service, first)
         pools = [DnsNodes(service, pool) for pool in dns_pools(settings)]
         async with drained(recorder), supervisor, service, changes.followed(service.heard):
             await restorer.start()
@@ -131,6 +132,28 @@ def rounds_noted(service: Service, s: ProbeSettings) -> Callable[[str, float, st
         ),
     }
     return lambda kind, seconds, error: loops[kind].note(seconds, error)
+
+
+async def who_may(
+    settings: Settings, storage: Storage, clock: Clock
+) -> tuple[Authority, FirstStart]:
+    """Who may do what, once it is sure that somebody can sign in. Invalid where nobody could."""
+    auth, server, store = settings.auth, settings.server, storage.store
+    first = FirstStart(auth, server, settings.state_dir, store=store, clock=clock)
+    await asyncio.to_thread(first.run)
+    return make_authority(auth, server, store=store, clock=clock), first
+
+
+def await_first_start(service: Service, first: FirstStart) -> None:
+    """Where the store did not say who may sign in: ask again until it does."""
+
+    async def again() -> None:
+        await asyncio.to_thread(first.run)
+        if first.done:
+            service.jobs.drop("first_start")
+
+    if not first.done:
+        service.jobs.add("first_start", again, every_s=5.0, what="who may sign in")
 
 
 def dns_pools(settings: Settings) -> list[Pool]:
@@ -200,47 +223,6 @@ def open_records(
             on_change=on_change,
         ),
     )
-
-
-def make_authority(settings: Settings) -> Authority:
-    """Who may do what; a first start makes an administrator's token.
-
-    Invalid for a service that others can reach and nobody could sign in to.
-    """
-    rules = auth_rules(settings.auth, settings.server.host)
-    given = settings.auth.admin_token
-    if given is not None:
-        return Authority(rules, admin_digest=digest(given.get_secret_value()))
-    if not rules.loopback:
-        raise Invalid(
-            f"server.host: {settings.server.host} can be reached from elsewhere, and there is "
-            "nobody who may sign in: set auth.admin_token (CONDUCTOR_AUTH__ADMIN_TOKEN), or "
-            "bind to 127.0.0.1",
-            field="server.host",
-        )
-    token = admin_file.read(settings.state_dir)
-    if token is None:
-        token = mint(CredentialKind.TOKEN).text
-        path = admin_file.write(settings.state_dir, token)
-        tell_first_token(token, path)
-    return Authority(rules, admin_digest=digest(token))
-
-
-def auth_rules(s: AuthSettings, host: str) -> AuthRules:
-    """The settings as rules; without a word of theirs, open on this machine and shut elsewhere."""
-    loopback = is_loopback(host)
-    role = None if s.anonymous_role == "none" else AccessRole(s.anonymous_role)
-    return AuthRules(
-        anonymous_role=role if loopback else None,
-        loopback=loopback,
-        require_api_key=(not loopback) if s.require_api_key is None else s.require_api_key,
-        trusted_proxies=networks(s.trusted_proxies),
-    )
-
-
-def tell_first_token(token: str, path: Path) -> None:
-    """Print the first administrator's token, this once; to the terminal, never to the log."""
-    print(f"first start: an administrator's token, also in {path}:\n  {token}", flush=True)
 
 
 def timed_ids(clock: Clock, rng: random.Random) -> Callable[[], str]:

@@ -10,14 +10,12 @@ from sqlalchemy import Connection, RowMapping, Table, delete, func, or_, select,
 from sqlalchemy.dialects import postgresql, sqlite
 
 from core.errors import NotFound
-from core.ports import IdentityChange, KeyRecord, TokenRecord, UserRecord
+from core.ports import IDENTITY_TOPIC, IdentityChange, KeyRecord, TokenRecord, UserRecord
 from storage.changes import announce
 from storage.database import now_us
 from storage.identity_models import api_keys, tokens, users
 from storage.types import from_micros, to_micros
 
-IDENTITY = "identity"
-"""Topic of change: whoever keeps credentials in memory looks again."""
 SESSION = "s"
 _KEPT_US = 86_400_000_000
 """Sessions that are over for a day are forgotten."""
@@ -98,7 +96,7 @@ def tenant_salt(connection: Connection, tenant: str) -> str:
 
 def store(connection: Connection, change: IdentityChange) -> None:
     """Rows of the same name or id are replaced; everybody is told."""
-    announce(connection, IDENTITY)
+    announce(connection, IDENTITY_TOPIC)
     _put(connection, users, [_user_row(u) for u in change.users])
     _put(connection, tokens, [_token_row(t) for t in change.tokens])
     _put(connection, api_keys, [_key_row(k) for k in change.keys])

@@ -90,13 +90,13 @@ class IdentityReads:
         with self._writing() as connection:
             identity.store(connection, change)
             entry = audit_log.append(connection, audit)
-        return told(entry)
+        return logged(entry)
 
     def append_audit(self, audit: AuditDraft) -> AuditRecord:
         """Enter an act whose change is not in the database."""
         with self._writing() as connection:
             entry = audit_log.append(connection, audit)
-        return told(entry)
+        return logged(entry)
 
     def _read(self, ask: Callable[[Connection], T]) -> T:
         with self._reading() as connection:
@@ -112,7 +112,7 @@ class IdentityReads:
             engine.dispose()
 
 
-def told(entry: AuditRecord) -> AuditRecord:
+def logged(entry: AuditRecord) -> AuditRecord:
     """Leave the chain's newest digest in the log, out of the reach of who owns the database."""
     log.info("audit entry %d %s %s", entry.number, entry.action, entry.digest)
     return entry

@@ -54,7 +54,7 @@ from storage.database import (
     reader_engine,
     writer_engine,
 )
-from storage.identity_store import IdentityReads, told
+from storage.identity_store import IdentityReads, logged
 from storage.maintenance import Maintenance
 from storage.models import decisions, events, node_telemetry, nodes, outcomes
 from storage.retention import Rules
@@ -176,7 +176,7 @@ class Store(IdentityReads):
             if audit is not None:
                 entry = audit_log.append(connection, audit)
         if entry is not None:
-            told(entry)
+            logged(entry)
 
     def replicas(self) -> Sequence[ReplicaRecord]:
         """Processes that share the database, the newest start first."""

@@ -30,4 +30,4 @@ fi
 
 # Tests that start processes share two cores badly, so only the quick ones run in parallel.
 python -m pytest tests/unit tests/property tests/test_tidy.py -n 2
-python -m pytest tests/simulation tests/integration tests/faults tests/console
+python -m pytest tests/simulation tests/integration tests/security tests/faults tests/console

@@ -18,7 +18,8 @@ from core.control import schedule
 from core.control.guard import Guard
 from core.control.revisions import KEPT_MAX, Book, Kind, Revision, from_record
 from core.errors import ConductorError, Conflict, StoreError
-from core.ports import EventRecord, RecordStore, RevisionRecord, ScheduledRecord
+from core.identity.audit import entry as audit_entry
+from core.ports import AuditDraft, EventRecord, RecordStore, RevisionRecord, ScheduledRecord
 from core.tunables import diff
 
 T = TypeVar("T")
@@ -195,6 +196,21 @@ class Acts:
         self._acts += 1
         micros = int(at.timestamp() * 1e6)
         return f"{micros:014x}-{self._rng.getrandbits(24):06x}-{self._acts & 0xFFFFFF:06x}"
+
+
+def _audit(
+    event: str, at: datetime, data: Mapping[str, Any], revision: Revision | None
+) -> AuditDraft:
+    """The act's entry in the administrative audit: old and new values where values changed."""
+    changes = {} if revision is None else revision.changes
+    return audit_entry(
+        event,
+        at,
+        target="" if revision is None else f"revision {revision.number}",
+        reason=str(data.get("reason", "")) if revision is None else revision.reason,
+        before={path: old for path, (old, _) in changes.items()},
+        after={path: new for path, (_, new) in changes.items()} if changes else data,
+    )
 
 
 def _readable(record: RevisionRecord) -> Revision | None:

@@ -19,6 +19,7 @@ from core.control.plane import newest_first
 from core.control.replay import FleetShape, fleet_shape, workload
 from core.control.revisions import with_changes
 from core.errors import BadRequest, Invalid, StoreError
+from core.gateway.audited import audited
 from core.identity.principal import author
 from core.plan.cost_model import prefill_coefficients, profile, tbt_coefficients
 from core.tunables import Tunables, diff, resolve
@@ -55,19 +56,20 @@ def lab_routes(service: Service) -> APIRouter:
     async def submit(asked: wire.LabAsk) -> wire.LabJob:
         """Put a job at the end of the line: 400 or 422 names what does not fit."""
         task = await _task(service, asked)
-        job = lab.submit(
-            Job(
-                id=f"lab-{service.new_request_id()}",
-                task=task,
-                method=asked.method,
-                source=asked.source,
-                author=author(asked.author),
-                reason=asked.reason,
-                base=service.control.book.live.number,
-                created_at=service.clock.wall(),
-                total=task.runs,
-            )
+        made = Job(
+            id=f"lab-{service.new_request_id()}",
+            task=task,
+            method=asked.method,
+            source=asked.source,
+            author=author(asked.author),
+            reason=asked.reason,
+            base=service.control.book.live.number,
+            created_at=service.clock.wall(),
+            total=task.runs,
         )
+        facts = {"method": asked.method, "source": asked.source, "runs": task.runs}
+        async with audited(service, "lab.submit", target=made.id, reason=asked.reason, after=facts):
+            job = lab.submit(made)
         facts = {"author": job.author, "reason": asked.reason, "id": job.id, "runs": task.runs}
         service.record_event("lab.submitted", "", facts)
         service.counters["lab.submitted"] += 1
@@ -80,7 +82,8 @@ def lab_routes(service: Service) -> APIRouter:
     @router.delete("/jobs/{id}")
     async def cancel(id: str) -> wire.LabJob:
         """Cancel a job; one that is over already is forgotten."""
-        job = lab.cancel(id)
+        async with audited(service, "lab.cancel", target=id):
+            job = lab.cancel(id)
         service.counters["lab.cancelled"] += 1
         return _view(job, points=False)
 

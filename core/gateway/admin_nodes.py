@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query
 from core import wire
 from core.domain import EventEndpoints, NodeId, NodeSpec, Place
 from core.gateway import overview
+from core.gateway.audited import asked_facts, audited, node_facts
 from core.gateway.breaker_acts import switch_global, switch_node
 from core.gateway.views import breaker_view
 from core.identity.principal import author as acting
@@ -30,7 +31,13 @@ def node_routes(service: Service) -> APIRouter:
 
     @router.post("/nodes", status_code=201)
     async def register(asked: wire.NodeRegistration) -> wire.NodeView:
-        await service.add_node(_spec(asked))
+        async with audited(
+            service,
+            "node.register",
+            target=asked.id,
+            after=asked_facts(asked),
+        ):
+            await service.add_node(_spec(asked))
         return overview.node_view(service, NodeId(asked.id))
 
     @router.get("/nodes/{node}")
@@ -39,19 +46,46 @@ def node_routes(service: Service) -> APIRouter:
 
     @router.patch("/nodes/{node}")
     async def change(node: str, asked: wire.NodeChange) -> wire.NodeView:
-        service.lifecycle.change(NodeId(node), asked, author=acting(asked.author))
+        async with audited(
+            service,
+            "node.change",
+            target=node,
+            reason=asked.reason,
+            before=node_facts(service, NodeId(node)),
+            after=asked_facts(asked),
+        ):
+            service.lifecycle.change(NodeId(node), asked, author=acting(asked.author))
         return overview.node_view(service, NodeId(node))
 
     @router.delete("/nodes/{node}")
     async def remove(node: str, reason: Short = "", author: Short = "") -> wire.Done:
-        await service.lifecycle.remove(NodeId(node), reason=reason, author=acting(author))
+        async with audited(
+            service,
+            "node.remove",
+            target=node,
+            reason=reason,
+            before=node_facts(service, NodeId(node)),
+        ):
+            await service.lifecycle.remove(NodeId(node), reason=reason, author=acting(author))
         return wire.Done(message=f"{node} is removed; requests on it go on")
 
     _cordon_routes(router, service)
+    _breaker_routes(router, service)
+    return router
 
+
+def _breaker_routes(router: APIRouter, service: Service) -> None:
     @router.post("/nodes/{node}/breaker")
     async def breaker(node: str, act: wire.BreakerAction) -> wire.NodeView:
-        switch_node(service, NodeId(node), act, author=acting(act.author))
+        async with audited(
+            service,
+            f"breaker.{act.action}",
+            target=node,
+            reason=act.reason,
+            before=node_facts(service, NodeId(node)),
+            after=asked_facts(act),
+        ):
+            switch_node(service, NodeId(node), act, author=acting(act.author))
         return overview.node_view(service, NodeId(node))
 
     @router.get("/breaker")
@@ -60,34 +94,56 @@ def node_routes(service: Service) -> APIRouter:
 
     @router.post("/breaker")
     async def switch(act: wire.BreakerAction) -> wire.BreakerView:
-        switch_global(service, act, author=acting(act.author))
+        async with audited(
+            service,
+            f"breaker.{act.action}",
+            target="(global)",
+            reason=act.reason,
+            before={"breaker": _global(service).state},
+            after=asked_facts(act),
+        ):
+            switch_global(service, act, author=acting(act.author))
         return _global(service)
-
-    return router
 
 
 def _cordon_routes(router: APIRouter, service: Service) -> None:
     @router.post("/nodes/{node}/cordon")
     async def cordon(node: str, why: wire.ActionReason | None = None) -> wire.NodeView:
-        return _cordoned(service, NodeId(node), why, drain=False)
+        return await _cordoned(service, NodeId(node), why, drain=False)
 
     @router.post("/nodes/{node}/drain")
     async def drain(node: str, why: wire.ActionReason | None = None) -> wire.NodeView:
-        return _cordoned(service, NodeId(node), why, drain=True)
+        return await _cordoned(service, NodeId(node), why, drain=True)
 
     @router.post("/nodes/{node}/uncordon")
     @router.post("/nodes/{node}/undrain")
     async def resume(node: str, why: wire.ActionReason | None = None) -> wire.NodeView:
         why = why or wire.ActionReason()
-        service.lifecycle.resume(NodeId(node), reason=why.reason, author=acting(why.author))
+        who = acting(why.author)
+        async with audited(
+            service,
+            "node.resume",
+            target=node,
+            reason=why.reason,
+            before=node_facts(service, NodeId(node)),
+        ):
+            service.lifecycle.resume(NodeId(node), reason=why.reason, author=who)
         return overview.node_view(service, NodeId(node))
 
 
-def _cordoned(
+async def _cordoned(
     service: Service, node: NodeId, why: wire.ActionReason | None, *, drain: bool
 ) -> wire.NodeView:
     why = why or wire.ActionReason()
-    service.lifecycle.cordon(node, drain=drain, reason=why.reason, author=acting(why.author))
+    who = acting(why.author)
+    async with audited(
+        service,
+        "node.drain" if drain else "node.cordon",
+        target=node,
+        reason=why.reason,
+        before=node_facts(service, node),
+    ):
+        service.lifecycle.cordon(node, drain=drain, reason=why.reason, author=who)
     return overview.node_view(service, node)
 
 

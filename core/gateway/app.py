@@ -27,6 +27,8 @@ _GUARDED: dict[tuple[str, str], Work] = {
     ("POST", "/query"): indexer.query,
     ("POST", "/query_by_hash"): indexer.query_by_hash,
 }
+_OPERATORS = frozenset({"/register", "/unregister"})
+"""They take an operator's token where others take a key."""
 _KNOWN = {path for _, path in _GUARDED}
 _PAGES: dict[str, pages.Page] = {
     "/health": pages.health,
@@ -53,13 +55,13 @@ def create_app(service: Service) -> Asgi:
         exchange = Exchange(scope, receive, send, request_id=service.new_request_id())
         page = _PAGES.get(path)
         if page is not None and exchange.method in ("GET", "HEAD"):
-            await page(service, exchange)
+            await pages.shown(service, exchange, page)
             return
         work = _GUARDED.get((exchange.method, path)) or _other(exchange)
         if work is None:
             await _refuse(exchange)
             return
-        await guarded(service, exchange, work)
+        await guarded(service, exchange, work, keyed=path not in _OPERATORS)
 
     return app
 

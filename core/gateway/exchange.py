@@ -12,6 +12,7 @@ from core.gateway import errors
 from core.gateway.flights import Flight, Interrupt
 from core.gateway.headers import check_request_head, first, safe_id
 from core.gateway.limits import Limits
+from core.identity.api_keys import Caller
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -36,10 +37,12 @@ class Exchange:
         "_receive",
         "_send",
         "_watch",
+        "caller",
         "ended",
         "headers",
         "method",
         "path",
+        "peer",
         "query",
         "request_id",
         "started",
@@ -50,6 +53,9 @@ class Exchange:
         self.path: str = scope["path"]
         self.query: bytes = scope.get("query_string", b"")
         self.headers: Headers = scope["headers"]
+        self.peer: str = (scope.get("client") or ("", 0))[0]
+        self.caller: Caller | None = None
+        """Owner of the request's key; None where it brought none."""
         self.request_id = safe_id(first(self.headers, b"x-request-id")) or request_id
         self.started = False
         """The answer's head is out: nothing else can be answered."""

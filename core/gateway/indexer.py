@@ -24,6 +24,8 @@ from core.gateway.intake import json_object
 from core.gateway.proxy import read_body
 from core.gateway.sequence import SequenceBook
 from core.hashing import chain, root_key, token_array
+from core.identity.authority import require
+from core.identity.principal import AccessRole
 
 if TYPE_CHECKING:
     from core.gateway.service import Service
@@ -131,6 +133,7 @@ class Question:
 
 async def register(service: Service, exchange: Exchange, flight: Flight) -> None:
     """POST /register."""
+    await _operators_only(service, exchange)
     body = json_object(await read_body(service, exchange, flight))
     publisher, spec = _publisher(body)
     await service.indexer.add(publisher, spec)
@@ -140,6 +143,7 @@ async def register(service: Service, exchange: Exchange, flight: Flight) -> None
 
 async def unregister(service: Service, exchange: Exchange, flight: Flight) -> None:
     """POST /unregister."""
+    await _operators_only(service, exchange)
     body = json_object(await read_body(service, exchange, flight))
     name = await service.indexer.remove(
         _text(body, "instance_id"),
@@ -150,10 +154,17 @@ async def unregister(service: Service, exchange: Exchange, flight: Flight) -> No
     await exchange.answer(200, orjson.dumps(answer))
 
 
+async def _operators_only(service: Service, exchange: Exchange) -> None:
+    """Publishers are nodes: where the data plane has keys, only operators say who is one."""
+    if service.keys.required:
+        who = await service.authority.identify(exchange.headers, exchange.peer)
+        require(who, AccessRole.OPERATOR)
+
+
 async def query(service: Service, exchange: Exchange, flight: Flight) -> None:
     """POST /query: matches of a prompt given as token ids."""
     body = json_object(await read_body(service, exchange, flight))
-    question = _question(service, body)
+    question = _question(service, exchange, body)
     ids = body.get("token_ids")
     if not isinstance(ids, list):
         raise BadRequest("must be a list of token ids", field="token_ids")
@@ -172,7 +183,7 @@ async def query(service: Service, exchange: Exchange, flight: Flight) -> None:
 async def query_by_hash(service: Service, exchange: Exchange, flight: Flight) -> None:
     """POST /query_by_hash: matches of a prompt given as rolling sequence hashes."""
     body = json_object(await read_body(service, exchange, flight))
-    question = _question(service, body)
+    question = _question(service, exchange, body)
     field = "seq_hashes" if "seq_hashes" in body else "block_hash"
     hashes = body.get(field)
     if not isinstance(hashes, list) or not all(isinstance(h, int) for h in hashes):
@@ -191,17 +202,18 @@ def _root(question: Question, salt: str) -> int:
     )
 
 
-def _question(service: Service, body: Mapping[str, Any]) -> Question:
+def _question(service: Service, exchange: Exchange, body: Mapping[str, Any]) -> Question:
     served = _text(body, "model")
     adapter = _text(body, "lora_name", "")
     base, named = service.names.resolve(served)
+    caller = exchange.caller
     return Question(
         model=base,
         adapter=adapter or named,
         tenant=_text(body, "tenant_id", DEFAULT_TENANT),
         instance=_text(body, "instance_id", ""),
         block_size=_count(body, "block_size", None, low=1),
-        salt=_text(body, "cache_salt", ""),
+        salt=_text(body, "cache_salt", "") if caller is None else caller.cache_salt,
     )
 
 

@@ -129,6 +129,8 @@ async def take_in(
 ) -> Intake:
     """Parse a chat or completion request and hash its prompt. BadRequest names the field."""
     body = json_object(raw)
+    if exchange.caller is not None:
+        raw = salted(raw, body, exchange.caller.cache_salt)
     served = model_name(body)
     base, adapter = names.resolve(served)
     stream = body.get("stream") is True
@@ -183,6 +185,26 @@ def json_object(raw: bytes) -> dict[str, Any]:
     return body
 
 
+def salted(raw: bytes, body: dict[str, Any], salt: str) -> bytes:
+    """The request's text with the tenant's salt, set in `body` too.
+
+    Whatever the client sent in its place, once or more often, is left out. Without any, the text
+    stays the client's own, with one field more.
+    """
+    sent = "cache_salt" in body
+    body["cache_salt"] = salt
+    if not sent:
+        return (
+            raw.rstrip()[:-1]
+            + (b',"cache_salt":' if len(body) > 1 else b'"cache_salt":')
+            + (orjson.dumps(salt) + b"}")
+        )
+    try:
+        return orjson.dumps(body)
+    except TypeError as error:
+        raise BadRequest(f"the body cannot be passed on: {error}", field="body") from None
+
+
 def model_name(body: Mapping[str, Any]) -> str:
     """The `model` field; BadRequest where it is no short text."""
     name = body.get("model")
@@ -192,10 +214,14 @@ def model_name(body: Mapping[str, Any]) -> str:
 
 
 def identity(exchange: Exchange, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Tenant, priority, session and limits, from our headers (and the body's session id)."""
-    session = body.get("session_id")
+    """Tenant, priority, session and limits, from our headers (and the body's session id).
+
+    The tenant is that of the request's key; only a request without one may name its own.
+    """
+    session, caller = body.get("session_id"), exchange.caller
+    said = exchange.header(b"x-conductor-tenant").decode("latin-1")[:_NAME_MAX]
     return {
-        "tenant": exchange.header(b"x-conductor-tenant").decode("latin-1")[:_NAME_MAX],
+        "tenant": said if caller is None else caller.tenant,
         "priority": integer_header(exchange, b"x-conductor-priority", low=-100, high=100) or 0,
         "session": (
             exchange.header(b"x-session-id").decode("latin-1")

@@ -8,14 +8,29 @@ from typing import TYPE_CHECKING, Literal
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from core import wire
+from core.errors import ConductorError
 from core.gateway.exchange import Exchange
 from core.gateway.metrics import registry_of
+from core.identity.authority import require
+from core.identity.principal import AccessRole
 
 if TYPE_CHECKING:
     from core.gateway.service import Service
 
 Page = Callable[["Service", Exchange], Awaitable[None]]
 Status = Literal["ok", "degraded", "starting", "stopping", "no_nodes"]
+
+
+async def shown(service: Service, exchange: Exchange, page: Page) -> None:
+    """Answer with a page; /metrics is for viewers, unless the settings open it."""
+    try:
+        if page is metrics and not service.authority.rules.open_metrics:
+            who = await service.authority.identify(exchange.headers, exchange.peer)
+            require(who, AccessRole.VIEWER)
+    except ConductorError as error:
+        await exchange.fail(error)
+        return
+    await page(service, exchange)
 
 
 async def live(_: Service, exchange: Exchange) -> None:

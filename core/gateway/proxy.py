@@ -27,8 +27,11 @@ log = logging.getLogger("conductor.gateway")
 Work = Callable[["Service", Exchange, Flight], Awaitable[None]]
 
 
-async def guarded(service: Service, exchange: Exchange, work: Work) -> None:
-    """Run `work` as a flight: admitted, bounded, interruptible, with an answer for its errors."""
+async def guarded(service: Service, exchange: Exchange, work: Work, *, keyed: bool = True) -> None:
+    """Run `work` as a flight: admitted, bounded, interruptible, with an answer for its errors.
+
+    Not `keyed`: the work knows by itself who may ask for it.
+    """
     task = asyncio.current_task()
     assert task is not None
     number, flight = service.flights.enter(task)
@@ -36,7 +39,10 @@ async def guarded(service: Service, exchange: Exchange, work: Work) -> None:
     try:
         try:
             _admit(service)
-            await work(service, exchange, flight)
+            if keyed:
+                await _as_caller(service, exchange, flight, work)
+            else:
+                await work(service, exchange, flight)
         except ClientGone:
             service.counters["client_gone"] += 1
         except ConductorError as error:
@@ -54,6 +60,17 @@ async def guarded(service: Service, exchange: Exchange, work: Work) -> None:
         exchange.unwatch()
         service.flights.leave(number)
         service.release(own_name)
+
+
+async def _as_caller(service: Service, exchange: Exchange, flight: Flight, work: Work) -> None:
+    """Run `work` for the owner of the request's key, within the key's limits."""
+    caller = await service.keys.caller(exchange.headers, exchange.peer)
+    if caller is None:
+        await work(service, exchange, flight)
+        return
+    exchange.caller = caller
+    with caller.request():
+        await work(service, exchange, flight)
 
 
 def _admit(service: Service) -> None:
@@ -105,6 +122,8 @@ async def serve(
 ) -> None:
     """Attempts until one answers, nobody is left, or the budget says no."""
     service.budget.request(arrived_s)
+    if exchange.caller is not None:
+        exchange.caller.charge(intake.request.prompt_tokens)
     tried: frozenset[NodeId] = frozenset()
     last: AttemptFailed | None = None
     number, plain = 0, False
@@ -129,6 +148,8 @@ async def serve(
                 last = failed
             else:
                 held.finish(outcome)
+                if exchange.caller is not None:
+                    exchange.caller.charge(outcome.output_tokens or 0)
                 _learn_length(service, intake, outcome.prompt_tokens)
                 return
         tried |= last.suspects

@@ -87,6 +87,8 @@ async def schedule(service: Service, exchange: Exchange, flight: Flight) -> None
     answer = _decision(service, decided, exact=intake.prompt is not None and intake.prompt.exact)
     if options.explain:
         answer["candidates"] = _candidates(decided)
+    if exchange.caller is not None:
+        answer["cache_salt"] = exchange.caller.cache_salt
     if options.reserve:
         answer["expires_in_s"] = _reserve(service, decided, options.ttl_s)
     await exchange.answer(200, orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY))

@@ -59,9 +59,10 @@ from core.gateway.upkeep import Upkeep
 from core.gateway.upstream import Upstream, make_session
 from core.gateway.waiting import WaitingRoom, is_full
 from core.gateway.webhook import Webhook
+from core.identity.api_keys import KeyRing
 from core.identity.authority import Authority
 from core.jobs import Jobs
-from core.ports import RecordSink, RecordStore, SinkCounters, StoreUpkeep
+from core.ports import IDENTITY_TOPIC, RecordSink, RecordStore, SinkCounters, StoreUpkeep
 from core.prompt import Prompts
 
 
@@ -96,7 +97,8 @@ class Service:
     values, asked for counters. store: reads stored decisions, None without a database. fleet:
     starts and stops node supervisors; None registers nodes with the conductor only (whoever
     embeds the service then reports their health). authority: who may do what on the admin API;
-    None lets callers on this machine read, and nobody act. rng: back-off jitter
+    None lets callers on this machine read, and nobody act. keys: whose data-plane requests are
+    whose; None needs and knows no keys. rng: back-off jitter
     and request ids. node_notes: what supervisors want an operator to know, by node. lab:
     bounds of the Lab.
     """
@@ -119,6 +121,7 @@ class Service:
         engines: Mapping[EngineKind, EngineAdapter] | None = None,
         limits: Limits | None = None,
         authority: Authority | None = None,
+        keys: KeyRing | None = None,
         guard: AddressGuard | None = None,
         webhook_url: str = "",
         rng: random.Random | None = None,
@@ -135,7 +138,7 @@ class Service:
         self.fleet = fleet
         self.engines = dict(engines or adapters())
         self.limits = limits or Limits()
-        self.authority = authority or Authority()
+        self.authority, self.keys = authority or Authority(), keys or KeyRing()
         self.guard = guard or AddressGuard()
         self.rng = rng or random.Random()
         self.version = version
@@ -363,7 +366,14 @@ class Service:
 
     async def heard(self, topics: frozenset[str]) -> None:
         """Another process, or this one, changed what is stored under these topics."""
+        if IDENTITY_TOPIC in topics:
+            self.forget_identities()
         await self.control.heard(topics)
+
+    def forget_identities(self) -> None:
+        """Users, tokens or keys changed, here or elsewhere: ask about each again."""
+        self.authority.forget()
+        self.keys.forget()
 
     def problems(self) -> list[str]:
         """Sentences about what is wrong now, worst first; empty when all is well."""

@@ -24,6 +24,7 @@ from core.ports.answers import (
     Timings,
 )
 from core.ports.identity import (
+    IDENTITY_TOPIC,
     AuditDraft,
     AuditRecord,
     ChainFault,
@@ -51,6 +52,7 @@ from core.ports.store import (
 )
 
 __all__ = [
+    "IDENTITY_TOPIC",
     "NODE_STATES",
     "AuditDraft",
     "AuditRecord",

@@ -8,6 +8,9 @@ from typing import Protocol
 
 import msgspec
 
+IDENTITY_TOPIC = "identity"
+"""Announced when users, tokens or keys change."""
+
 
 class UserRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody who signs in with a password."""

@@ -27,6 +27,7 @@ from core.gateway.app import create_app
 from core.gateway.limits import Limits
 from core.gateway.protocol import gateway_protocol
 from core.gateway.service import Service
+from core.identity.api_keys import KeyRing
 from core.identity.authority import Authority, AuthRules
 from core.identity.principal import AccessRole
 from core.ports import DecisionRecord, OutcomeRecord, SinkCounters
@@ -191,6 +192,7 @@ async def gateway(
     store=None,
     sink=None,
     authority: Authority | None = None,
+    keys: KeyRing | None = None,
     healthy: bool = True,
 ) -> AsyncIterator[World]:
     clock = SystemClock()
@@ -211,6 +213,7 @@ async def gateway(
         fleet=supervisor,
         limits=limits or PATIENT,
         authority=authority or Authority(AuthRules(anonymous_role=AccessRole.ADMIN)),
+        keys=keys,
         rng=random.Random(5),
         version="test",
         node_notes=supervisor.notes,

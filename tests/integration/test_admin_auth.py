@@ -6,12 +6,16 @@ import pytest
 from gateway_world import gateway
 
 from core import wire
+from core.clock import SystemClock
 from core.errors import Invalid
 from core.identity import admin_file
 from core.identity.authority import Authority, AuthRules
 from core.identity.credentials import digest
-from core.settings import load_settings
-from core.wiring import auth_rules, make_authority
+from core.identity.first_start import FirstStart, auth_rules
+from core.identity.identities import Identities
+from core.identity.principal import AccessRole
+from core.settings import AuthSettings, ServerAddress, load_settings
+from storage.store import Store, open_storage
 
 TOKEN = "cdr_t_" + "a" * 12 + "_" + "b" * 64
 OPERATOR = {"authorization": f"Bearer {TOKEN}"}
@@ -74,27 +78,55 @@ async def test_acts_carry_the_name_of_who_acted():
         assert wire.NodeView.model_validate_json(text).drain.actor == "admin-token"
 
 
-def settings(tmp_path, **auth):
-    return load_settings().model_copy(update={"state_dir": tmp_path / "state", **auth})
+@pytest.fixture
+def store(tmp_path):
+    with open_storage(f"sqlite:///{tmp_path}/records.db") as opened:
+        yield opened.store
 
 
-def test_a_first_start_leaves_one_token_for_its_owner_alone(tmp_path, capsys):
-    given = settings(tmp_path)
-    make_authority(given)
-    path = admin_file.path_of(given.state_dir)
+def first_start(tmp_path, store, host="127.0.0.1", said=None, **auth):
+    server = ServerAddress(host=host)
+    say = (said if said is not None else []).append
+    return FirstStart(
+        AuthSettings(**auth), server, tmp_path / "state", store=store, clock=SystemClock(), say=say
+    )
+
+
+async def test_a_first_start_leaves_one_token_for_its_owner_alone(tmp_path, store):
+    said = []
+    first_start(tmp_path, store, said=said).run()
+    path = admin_file.path_of(tmp_path / "state")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    token = admin_file.read(given.state_dir)
-    assert capsys.readouterr().out.count(token) == 1
-    make_authority(given)
-    assert capsys.readouterr().out == ""
-    assert admin_file.read(given.state_dir) == token
+    token = admin_file.read(tmp_path / "state")
+    assert "".join(said).count(token) == 1
+    first_start(tmp_path, store, said=said).run()
+    assert len(said) == 1 and admin_file.read(tmp_path / "state") == token
+    authority = Authority(store=store)
+    who = await authority.identify([(b"authorization", f"Bearer {token}".encode())], "127.0.0.1")
+    assert (who.name, who.role) == ("first-start", "admin")
+    (entry,) = store.audit()
+    assert (entry.actor, entry.kind, entry.action) == ("conductor", "system", "token.created")
+    assert token not in entry.after
 
 
-def test_a_service_that_others_reach_refuses_to_start_with_nobody_to_sign_in(tmp_path):
-    server = load_settings().server.model_copy(update={"host": "0.0.0.0"})
-    with pytest.raises(Invalid, match=r"auth\.admin_token") as refused:
-        make_authority(settings(tmp_path, server=server))
-    assert refused.value.field == "server.host"
+def test_a_service_that_others_reach_refuses_to_start_with_nobody_to_sign_in(tmp_path, store):
+    with pytest.raises(Invalid, match="conductor users add") as refused:
+        first_start(tmp_path, store, host="0.0.0.0").run()
+    assert refused.value.field == "server.host" and not (tmp_path / "state").exists()
+    first_start(tmp_path, store, host="0.0.0.0", admin_token="x" * 32).run()
+    Identities(store, SystemClock()).add_user("ada", AccessRole.ADMIN, "correct horse battery")
+    first_start(tmp_path, store, host="0.0.0.0").run()
+
+
+def test_a_first_start_without_a_database_waits_for_it(tmp_path):
+    store = Store(f"sqlite:///{tmp_path}/not-there.db")
+    first = first_start(tmp_path, store)
+    first.run()
+    assert not first.done and admin_file.read(tmp_path / "state") is None
+    store.close()
+    with open_storage(f"sqlite:///{tmp_path}/not-there.db"):
+        first.run()
+    assert first.done and admin_file.read(tmp_path / "state")
 
 
 @pytest.mark.parametrize(
@@ -102,8 +134,7 @@ def test_a_service_that_others_reach_refuses_to_start_with_nobody_to_sign_in(tmp
                            ("0.0.0.0", False), ("::", False), ("10.1.2.3", False)],
 )  # fmt: skip
 def test_what_is_open_depends_on_where_we_listen(host, loopback):
-    auth = load_settings().auth
-    rules = auth_rules(auth, host)
+    rules = auth_rules(AuthSettings(), ServerAddress(host=host))
     assert rules.loopback is loopback and rules.require_api_key is not loopback
     assert (rules.anonymous_role is not None) is loopback
 

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path, Query
 
 from core import wire
 from core.domain import NodeId
+from core.gateway.audited import asked_facts, audited
 from core.gateway.moves.move import Move, MoveState
 from core.identity.principal import author
 
@@ -32,12 +33,17 @@ def migration_routes(service: Service) -> APIRouter:
     @router.post("/migrations", status_code=202)
     async def start(asked: wire.MigrationAsk) -> wire.MigrationView:
         """Copy a prefix to a node now, whatever the planner thinks of it."""
-        move = service.moves.by_hand(
-            int(asked.prefix, 16),
-            NodeId(asked.target),
+        who = author(asked.author)
+        async with audited(
+            service,
+            "migration.start",
+            target=asked.target,
             reason=asked.reason,
-            author=author(asked.author),
-        )
+            after=asked_facts(asked),
+        ):
+            move = service.moves.by_hand(
+                int(asked.prefix, 16), NodeId(asked.target), reason=asked.reason, author=who
+            )
         return view(service, move)
 
     @router.post("/migrations/{id}/cancel")
@@ -45,7 +51,14 @@ def migration_routes(service: Service) -> APIRouter:
         """Give up what is planned or running."""
         why = why or wire.MigrationCancel()
         who = author(why.author)
-        return view(service, service.moves.cancel(id, reason=why.reason, author=who))
+        async with audited(
+            service,
+            "migration.cancel",
+            target=id,
+            reason=why.reason,
+        ):
+            move = service.moves.cancel(id, reason=why.reason, author=who)
+        return view(service, move)
 
     return router
 
