@@ -45,6 +45,8 @@ QUICK = WatchRules(
 )
 
 
+OPEN = AuthRules(anonymous_role=AccessRole.ADMIN)
+"""Whoever is on this machine may do everything; tests of who may do what bring their own."""
 PATIENT = Limits(connect_timeout_s=10.0)
 """A starved test machine may take its time; what is tested is not that."""
 
@@ -212,8 +214,8 @@ async def gateway(
         store=store,
         fleet=supervisor,
         limits=limits or PATIENT,
-        authority=authority or Authority(AuthRules(anonymous_role=AccessRole.ADMIN)),
-        keys=keys,
+        authority=authority or Authority(OPEN, store=store),
+        keys=keys or KeyRing(OPEN, store=store),
         rng=random.Random(5),
         version="test",
         node_notes=supervisor.notes,
