@@ -99,17 +99,25 @@ class Cells:
 class Fixed:
     """What stays as it is between two changes of the nodes, as lists by slot."""
 
-    __slots__ = ("block_size", "c0", "c1", "c2", "can_fetch", "decodes", "kv_bytes", "layers")
+    __slots__ = ("block_size", "can_fetch", "decodes", "kv_bytes", "layers", "prefill", "tbt")
 
     def __init__(self, fleet: FleetState) -> None:
-        self.c0: list[float] = fleet.c0.tolist()
-        self.c1: list[float] = fleet.c1.tolist()
-        self.c2: list[float] = fleet.c2.tolist()
+        self.prefill = _shared(fleet.c0, fleet.c1, fleet.c2)
+        """(c0, c1, c2); nodes that cost the same share one tuple."""
+        self.tbt = _shared(fleet.d0, fleet.d1, fleet.d2)
+        """(d0, d1, d2), likewise."""
         self.can_fetch: list[bool] = fleet.can_fetch.tolist()
         self.decodes: list[bool] = fleet.decodes.tolist()
         self.kv_bytes: list[float] = fleet.kv_bytes.tolist()
         self.layers: list[int] = fleet.layers.tolist()
         self.block_size: list[int] = fleet.block_size.tolist()
+
+
+def _shared(a: Floats, b: Floats, c: Floats) -> list[tuple[float, float, float]]:
+    """Rows of three columns, equal ones as one object."""
+    seen: dict[tuple[float, float, float], tuple[float, float, float]] = {}
+    rows = zip(a.tolist(), b.tolist(), c.tolist(), strict=True)
+    return [seen.setdefault(row, row) for row in rows]
 
 
 class FleetState:
@@ -283,6 +291,7 @@ class FleetState:
         """Replace the node's TBT coefficients by fitted ones."""
         slot = self.slot(node)
         self.d0[slot], self.d1[slot], self.d2[slot] = tbt
+        self._fixed = None
 
     # -- look-ups ------------------------------------------------------------------------
 

@@ -98,42 +98,48 @@ class FewCandidates(LiveCandidates):
 
     def _wait_and_compute(self, slots: Sequence[int], now: float) -> None:
         """Queue and prefill seconds (core.fleet.load.queue_s, core.plan.prefill)."""
-        cells, fixed, length = self._fleet.cells, self._fleet.fixed, self.prompt_tokens
+        cells, costs, length = self._fleet.cells, self._fleet.fixed.prefill, self.prompt_tokens
         queued, head = cells.queued_s.tolist(), cells.head_s.tolist()
-        started, c0, c1, c2 = cells.head_started_s.tolist(), fixed.c0, fixed.c1, fixed.c2
+        started = cells.head_started_s.tolist()
         queues, computes = [], []
+        known = cost = None  # neighbours are often alike: same match, same cost
+        compute_s = 0.0
         for slot, match in zip(slots, self.matches, strict=True):
             done, most = now - started[slot], head[slot]
             wait = queued[slot] - (done if done < most else most)
             queues.append(wait if wait > 0.0 else 0.0)
-            computes.append(c0[slot] + (length - match) * (c1[slot] + c2[slot] * (length + match)))
+            if match != known or costs[slot] is not cost:
+                known, cost = match, costs[slot]
+                c0, c1, c2 = cost
+                compute_s = c0 + (length - match) * (c1 + c2 * (length + match))
+            computes.append(compute_s)
         self.queues = queues
         self.recomputes = computes if length else [0.0] * len(computes)
 
     def _fetch(self, slots: Sequence[int], held: list[int]) -> None:
         """core.plan.prefill.plan_fetch, row by row."""
         fixed, reachable, length = self._fleet.fixed, self.reachable_tokens, self.prompt_tokens
-        threshold, can_fetch = self._t.fetch.balancing_threshold, fixed.can_fetch
-        wants = [
-            (row, slot)
-            for row, (slot, match) in enumerate(zip(slots, self.matches, strict=True))
-            if can_fetch[slot] and match * threshold < reachable
-        ]
-        if not wants:
+        matches, threshold = self.matches, self._t.fetch.balancing_threshold
+        if min(matches) * threshold >= reachable:
             return
-        source = self._source = self._sender(held, wants)
+        source = self._source = self._sender(slots, held)
         latency, per_byte = self._topology.listed(source)
         kv_bytes, share = fixed.kv_bytes[source], 1.0 / max(fixed.layers[source], 1)
         waiting_s = max(self._fleet.cells.egress_until_s[source] - self._now, 0.0)
-        c0, c1, c2, matches = fixed.c0, fixed.c1, fixed.c2, self.matches
-        rest, both, recomputes = length - reachable, length + reachable, self.recomputes
-        for row, slot in wants:
-            prefill_s = c0[slot] + rest * (c1[slot] + c2[slot] * both)
-            recompute_s = recomputes[row]
+        can_fetch, costs, recomputes = fixed.can_fetch, fixed.prefill, self.recomputes
+        cost, prefill_s, hidden_s = None, 0.0, 0.0
+        for row, slot in enumerate(slots):
+            match, recompute_s = matches[row], recomputes[row]
+            if match * threshold >= reachable or not can_fetch[slot]:
+                continue
+            if costs[slot] is not cost:
+                c0, c1, c2 = cost = costs[slot]
+                prefill_s = c0 + (length - reachable) * (c1 + c2 * (length + reachable))
+                hidden_s = prefill_s * (1.0 - share)
             if prefill_s >= recompute_s:  # also where the prompt is empty
                 continue
-            raw = waiting_s + latency[slot] + (reachable - matches[row]) * kv_bytes * per_byte[slot]
-            late, first = raw - prefill_s * (1.0 - share), raw * share
+            raw = waiting_s + latency[slot] + (reachable - match) * kv_bytes * per_byte[slot]
+            late, first = raw - hidden_s, raw * share
             transfer_s = late if late > first else first  # core.plan.transfer.exposed_seconds
             if transfer_s + prefill_s < recompute_s:
                 self._take(row, prefill_s, transfer_s)
@@ -147,17 +153,20 @@ class FewCandidates(LiveCandidates):
         self.prefixes[row] = self.reachable_tokens
         self.prefills[row], self.transfers[row] = prefill_s, transfer_s
 
-    def _sender(self, held: list[int], wants: list[tuple[int, int]]) -> int:
-        """core.plan.prefill._sender, for the (row, slot) that want to fetch."""
-        if held.count(self.reachable_tokens) == 1:
-            return held.index(self.reachable_tokens)
-        holders = [slot for slot, match in enumerate(held) if match == self.reachable_tokens]
-        free_at_s = self._fleet.cells.egress_until_s.tolist()
+    def _sender(self, slots: Sequence[int], held: list[int]) -> int:
+        """core.plan.prefill._sender; where nobody wants to fetch, any holder."""
+        reachable, threshold = self.reachable_tokens, self._t.fetch.balancing_threshold
+        if held.count(reachable) == 1:
+            return held.index(reachable)
+        holders = [slot for slot, match in enumerate(held) if match == reachable]
+        free_at_s, can_fetch = self._fleet.cells.egress_until_s, self._fleet.fixed.can_fetch
         ranked = sorted(holders, key=free_at_s.__getitem__)[:SENDERS_MAX]
         for source in ranked:
             latency = self._topology.listed(source)[0]
-            if any(latency[slot] < math.inf for _, slot in wants):
-                return source
+            for slot in slots:
+                wants = can_fetch[slot] and held[slot] * threshold < reachable
+                if wants and latency[slot] < math.inf:
+                    return source
         return ranked[0]
 
 

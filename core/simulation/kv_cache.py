@@ -66,6 +66,8 @@ class KvCache:
             )
         # On the GPU alone a block is held only after those before it: bisect.
         gpu, low, high = self.gpu, 0, len(keys)
+        if high and keys[-1] in gpu:
+            return high
         while low < high:
             middle = (low + high) >> 1
             if keys[middle] in gpu:
