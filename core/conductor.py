@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
 
-from core.domain import Decision, Prediction, Reason, Rejection, Request, Slot
+from core.domain import Decision, DecisionId, Prediction, Reason, Rejection, Request, Slot
 from core.fleet.breaker import BreakerBoard
 from core.fleet.hotspot import HotspotDetector
 from core.fleet.ledger import Ledger, Reservation
@@ -81,7 +82,8 @@ class Conductor(Roster):
         self.rng = rng or random.Random()
         self._standing, self._reach = StandingCache(), Reach()
         self._fallback = get_policy("round_robin")
-        self._refuse = Refuser(self, new_id or counted_ids(self.rng))
+        self._new_id = new_id or counted_ids(self.rng)
+        self._refuse = Refuser(self, self._new_id)
         fleet = FleetState()
         super().__init__(
             fleet=fleet,
@@ -169,12 +171,12 @@ class Conductor(Roster):
     def _place_once(self, case: Case) -> Decision | Rejection:
         case.undecodable = False
         self._score(case)
-        late = self._refuse.late(case)
-        if late is not None:
+        judged = self.tunables.admission.mode != "off"
+        if judged and (late := self._refuse.late(case)) is not None:
             return late
         decode = self._decode(case)
         if isinstance(decode, DecodeChoice):
-            refused = self._refuse.slow(case, decode)
+            refused = self._refuse.slow(case, decode) if judged else None
             if refused is None:
                 return self._placed(case, decode)
         else:
@@ -322,7 +324,7 @@ class Conductor(Roster):
         generation, nothing = fleet.cells.generation, decode.table is NOTHING_TO_DECODE
         node, stays = fleet.node_at(slot), decode.slot == slot
         return Decision(
-            id=self._refuse.new_id(),
+            id=DecisionId(self._new_id()),
             request=case.request,
             now_s=case.now,
             policy=case.policy.name,
@@ -363,11 +365,5 @@ def _with_decode(p: Prediction, decode: DecodeChoice) -> Prediction:
 def counted_ids(rng: random.Random) -> Callable[[], str]:
     """Ids that count up behind a random prefix: unique and ordered within one process."""
     prefix = f"{rng.getrandbits(32):08x}"
-    count = 0
-
-    def new_id() -> str:
-        nonlocal count
-        count += 1
-        return f"{prefix}-{count:010x}"
-
-    return new_id
+    numbers = count(1)
+    return lambda: f"{prefix}-{next(numbers):010x}"

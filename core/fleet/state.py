@@ -178,7 +178,7 @@ class FleetState:
     def __init__(self, slots: int = 8) -> None:
         self.capacity = 0
         self.version = 0
-        self.context_min = self.kv_capacity_min = self.queue_max_min = np.inf
+        self.context_min = self.kv_capacity_min = self.queue_max_min = self.batch_max_min = np.inf
         """Least limits over the registered nodes: within them no limit has to be looked at."""
         self.telemetry_seen = self.any_can_fetch = False
         self.weighted = False
@@ -428,6 +428,7 @@ class FleetState:
         self.context_min = float(self.context_max.min(initial=np.inf, where=live))
         self.kv_capacity_min = float(self.kv_capacity.min(initial=np.inf, where=live))
         self.queue_max_min = float(self.queue_max.min(initial=np.inf, where=live))
+        self.batch_max_min = float(self.batch_max.min(initial=np.inf, where=live))
 
 
 def _serves(spec: NodeSpec, model: str, adapter: str) -> bool:

@@ -59,6 +59,8 @@ class Lanes:
         self._slot_of_bit: dict[int, int] = {}
         self._slot_array = np.empty(0, dtype=np.int64)
         self._cache: dict[int, np.ndarray] = {}
+        self._few: dict[int, tuple[int, ...]] = {}
+        """Slots of masks of few holders, which are written one by one."""
         self._cached_slots = 0
 
     def add(self, slot: Slot, block_size: int, approximate_blocks: int) -> Lane:
@@ -132,12 +134,16 @@ class Lanes:
             elif mask.bit_count() > _SCATTER_BITS:
                 row[self.slots(mask)] = tokens
             else:
-                while mask:
-                    low = mask & -mask
-                    row[single[low]] = tokens
-                    mask ^= low
+                for slot in self._few.get(mask) or self._listed(mask):
+                    row[slot] = tokens
+
+    def _listed(self, mask: int) -> tuple[int, ...]:
+        slots = self.slots(mask)
+        found = self._few[mask] = tuple(slots.tolist())
+        return found
 
     def _forget_cache(self) -> None:
         self._cache.clear()
+        self._few.clear()
         self._cached_slots = 0
         self._slot_array = np.array(self._slots, dtype=np.int64)

@@ -79,14 +79,16 @@ def choose_decode(
     standing: nodes that may decode the request and that its KV can get to (`Reach`). prefill:
     slot of the chosen prefill node, with its prediction. held: prompt tokens by slot.
     """
-    checks = decode_checks(fleet, request, t.decode.kv_reserve, _kv_held(fleet, prefill))
-    left = narrowed(fleet, standing, checks)
+    left, taken = standing, _kv_held(fleet, prefill)
+    added = request.prompt_tokens + request.output_tokens_expected * t.decode.kv_reserve
+    if not left.count or not _within_all_limits(fleet, request, added, taken):
+        checks = decode_checks(fleet, request, t.decode.kv_reserve, taken)
+        left = narrowed(fleet, standing, checks)
     if not left.count:
         return left.excluded
     moves = _moves(fleet, topology, request, left, prefill, predicted, held, now)
     when_s = now + predicted.ttft_s if t.admission.early_rejection else None
     batch, kv = _batches(fleet, ledger, moves.rows, when_s)
-    added = request.prompt_tokens + request.output_tokens_expected * t.decode.kv_reserve
     scored = _scores(fleet, t, moves, batch, kv + added, tbt_slo_s)
     row, tied = _pick_feasible(scored, rng)
     least = int(scored.tbt_s.argmin())
@@ -102,6 +104,18 @@ def choose_decode(
         feasible=bool(scored.feasible[row]),
         excluded=left.excluded,
         table=_table(fleet, moves, scored, batch, kv, row, tied) if explain else None,
+    )
+
+
+def _within_all_limits(fleet: FleetState, request: Request, added: float, taken: Floats) -> bool:
+    """Whether no limit of any node can bite (core.policy.constraints.decode_checks).
+
+    `added` tokens come to what is `taken`; one more to spare, so that rounding decides nothing.
+    """
+    return (
+        request.prompt_tokens < fleet.context_min
+        and float(np.maximum.reduce(fleet.decoding)) < fleet.batch_max_min
+        and float(np.maximum.reduce(taken)) + added + 1.0 <= fleet.kv_capacity_min
     )
 
 

@@ -34,7 +34,10 @@ class Live(Protocol):
 
 
 class Refuser:
-    """Makes rejections; `new_id` is shared with decisions so that ids sort together."""
+    """Makes rejections; `new_id` is shared with decisions so that ids sort together.
+
+    `late` and `slow` judge by the admission rules and are asked where those are on.
+    """
 
     def __init__(self, live: Live, new_id: Callable[[], str]) -> None:
         self._live = live
@@ -88,8 +91,8 @@ class Refuser:
 
     def late(self, case: Case) -> Rejection | None:
         """429 where every candidate's predicted TTFT misses the limit."""
-        t, c = self._live.tunables, case.c
-        if t.admission.mode == "off" or self._in_time(case):
+        c = case.c
+        if self._in_time(case):
             return None
         ttft = c.queue_s + c.transfer_s + c.fetched_prefill_s
         best = int(ttft.argmin())
@@ -114,8 +117,8 @@ class Refuser:
 
     def slow(self, case: Case, decode: DecodeChoice) -> Rejection | None:
         """429 where every decode node's predicted TBT misses the limit."""
-        t, p = self._live.tunables, case.predicted
-        if t.admission.mode == "off" or decode.table is NOTHING_TO_DECODE:
+        p = case.predicted
+        if decode.table is NOTHING_TO_DECODE:
             return None
         forecast = Forecast(
             ttft_s=0.0,

@@ -128,7 +128,9 @@ class EngineNode:
         if self.mixed:
             self._start_mixed(job, now, prefix)
             return
-        job.compute_s = self.prefill_s(job.request.prompt_tokens, prefix) + self._host_s(job)
+        job.compute_s = self.prefill_s(job.request.prompt_tokens, prefix)
+        if self.cache.host:
+            job.compute_s += self._host_s(job)
         self.hooks.started(job, now)
         self.hooks.schedule(now + job.compute_s, self._computed, (job, self.epoch))
 
