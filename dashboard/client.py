@@ -61,9 +61,9 @@ class AdminClient:
             trust_env=False,
         )
 
-    def whoami(self) -> wire.WhoAmI:
+    def whoami(self, *, timeout_s: float = READ_S) -> wire.WhoAmI:
         """Who the service takes the token's owner for; Refused (401) for a bad one."""
-        return self._get("/whoami", wire.WhoAmI)
+        return self.call("GET", "/whoami", wire.WhoAmI, timeout_s=timeout_s)
 
     def log_in(self, user: str, password: str) -> wire.SignedIn:
         """Begin a session; Refused for a wrong name or password."""

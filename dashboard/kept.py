@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import streamlit as st
 
 from dashboard import session
+from dashboard.client import Unreachable
 
 T = TypeVar("T")
 ENTRIES_MAX = 512
@@ -30,7 +31,15 @@ class Kept:
         if found is not None and self._clock() - found[0] < ttl_s:
             answer: T = found[1]
             return answer
-        fresh = read()
+        return self._put(key, read())
+
+    def last(self, key: Hashable) -> Any:
+        """The answer under `key`, however old; None without one."""
+        with self._lock:
+            found = self._answers.get(key)
+        return None if found is None else found[1]
+
+    def _put(self, key: Hashable, fresh: T) -> T:
         with self._lock:
             self._answers.pop(key, None)
             self._answers[key] = (self._clock(), fresh)
@@ -45,6 +54,17 @@ def _kept() -> Kept:
 
 
 def kept(*key: Hashable, ttl_s: float, read: Callable[[], T]) -> T:
-    """As `Kept.get`, for whoever is signed in: what one may see is not kept for another."""
-    whole = (session.service_url(), session.token(), session.reader().base_url, *key)
+    """As `Kept.get`, for whoever is signed in: what one may see is not kept for another.
+
+    While the service is known not to answer nobody waits for it again: the last answer stays, and
+    without one `Unreachable` says why.
+    """
+    asked = session.reader()
+    whole = (session.service_url(), session.token(), asked.base_url, *key)
+    error = session.feed().look().error
+    if error and asked is session.client():
+        found: T | None = _kept().last(whole)
+        if found is None:
+            raise Unreachable(error)
+        return found
     return _kept().get(whole, ttl_s, read)

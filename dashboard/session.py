@@ -21,6 +21,8 @@ READERS_MAX = 64
 """Tokens whose pollers are kept."""
 WHO_S = 5.0
 """How long an answer about who is signed in is believed; the service checks each request."""
+WHO_WAIT_S = 1.5
+"""A page is not held up longer than this by a service that hangs."""
 COOKIE = "conductor_session"
 """Holds the token; set by the sign-in page, out of reach of scripts."""
 ROLES = ("viewer", "operator", "admin")
@@ -90,7 +92,7 @@ class User:
 
 def user() -> User:
     """The reader as the service sees it; one who only reads while the service does not say."""
-    found = _who(service_url(), token())
+    found = _known()
     if not isinstance(found, wire.WhoAmI):
         return User(role=ROLES[0])
     return User("" if found.anonymous else found.name, found.role or "")
@@ -98,7 +100,19 @@ def user() -> User:
 
 def must_sign_in() -> bool:
     """Whether the service shows nothing to this browser as it is."""
-    return _who(service_url(), token()) in (401, 403)
+    return _known() in (401, 403)
+
+
+def _known() -> wire.WhoAmI | int | None:
+    """What the service said last; nobody waits for one that is known not to answer."""
+    last: wire.WhoAmI | int | None = st.session_state.get("who")
+    if last is not None and feed().look().error:
+        return last
+    found = _who(service_url(), token())
+    if found is None:
+        return last
+    st.session_state["who"] = found
+    return found
 
 
 @st.cache_data(show_spinner=False, ttl=WHO_S, max_entries=READERS_MAX)
@@ -106,7 +120,7 @@ def _who(url: str, token: str) -> wire.WhoAmI | int | None:
     """Who the token's owner is, the status of a refusal, or None without an answer."""
     asking = AdminClient(url, token)
     try:
-        return asking.whoami()
+        return asking.whoami(timeout_s=WHO_WAIT_S)
     except Refused as refused:
         return refused.status
     except ServiceError:

@@ -23,6 +23,8 @@ def test_an_answer_is_read_again_when_it_is_too_old_and_failures_are_not_kept() 
     with pytest.raises(ValueError):
         store.get("k", 5.0, read)
     now[0] = 11.0
+    assert store.last("k") == 1
+    assert store.last("unknown") is None
     assert store.get("k", 5.0, read) == 3
     assert store.get("other", 5.0, read) == 4
 
