@@ -136,6 +136,19 @@ def test_the_proxy_s_limits_fit_the_service_s(compose_settings):
         assert re.search(rf"{name} \d+s;", NGINX), name
 
 
+def test_no_location_forgets_who_the_client_is():
+    """In nginx a location that sets one header inherits none of its server's."""
+    texts = [NGINX, *(p.read_text() for p in (DOCKER / "nginx" / "backup").glob("*.conf"))]
+    locations = [
+        m for text in texts for m in re.findall(r"location [^{]*\{(.*?)\}", text, re.DOTALL)
+    ]
+    assert len(locations) >= 6
+    for location in locations:
+        if "proxy_set_header" in location:
+            assert "proxy_set_header X-Forwarded-For $remote_addr;" in location
+    assert NGINX.count("proxy_set_header X-Forwarded-For $remote_addr;") == 2
+
+
 def test_only_the_proxy_is_believed_and_reachable(compose_settings):
     networks = SERVICES["proxy"]["networks"]
     address = ip_address(networks["inside"]["ipv4_address"])
