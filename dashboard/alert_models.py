@@ -109,7 +109,7 @@ def alert_text(a: wire.AlertView, units: dict[str, str], now: datetime) -> str:
         parts.append(f"worst {value_words(a.worst, unit)}")
     if a.since is not None and a.state in ("firing", "pending"):
         parts.append(f"for {fmt.seconds((now - a.since).total_seconds())}")
-    found = evidence_words(a.evidence)
+    found = evidence_words({k: v for k, v in a.evidence.items() if k not in ("value", "limit")})
     if found:
         parts.append(f"evidence: {found}")
     if a.acknowledged is not None:

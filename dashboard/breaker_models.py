@@ -221,7 +221,8 @@ def detector_words(h: wire.HotspotView) -> tuple[Level, str]:
     worst = hot[0]
     return "warn", (
         f"Group {worst.group[:8]} has {fmt.share(worst.share)} of the requests on "
-        f"{worst.holders} of {worst.nodes} nodes; {len(hot)} groups are not calm."
+        f"{worst.holders} of {worst.nodes} nodes; "
+        f"{'1 group is' if len(hot) == 1 else f'{len(hot)} groups are'} not calm."
     )
 
 

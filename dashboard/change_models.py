@@ -53,6 +53,8 @@ def sentence(e: wire.EventView) -> str:
     if first == "tunables":
         live = f"Revision {revision}: " if revision else ""
         return f"{live}{name}"
+    if first == "alert":
+        return f"{e.data.get('alert', 'alert')}: {name}"
     if e.node:
         return f"{e.node}: {first.replace('_', ' ')} {name}"
     group = str(e.data.get("group", ""))[:8]

@@ -42,7 +42,10 @@ def main(_state: wire.FleetState) -> None:
     with left:
         _parameters(view, policies, draft)
     with right:
-        _draft(view, draft)
+        simulate = _draft(view, draft)
+    if draft:
+        with part("The preview"):
+            _preview(_previewed(view.revision, draft, simulate=simulate))
     with part("Trials"):
         heading("Running beside it", "guard, canary, shadow")
         st.fragment(trials, run_every=session.refresh_every(), key="trials")()
@@ -77,14 +80,15 @@ def _parameters(view: wire.TunablesView, policies: wire.PolicyList, draft: Draft
     editor(shown, policies.policies, disabled=not session.may("operator"))
 
 
-def _draft(view: wire.TunablesView, draft: Draft) -> None:
+def _draft(view: wire.TunablesView, draft: Draft) -> bool:
+    """The draft's diff and buttons; whether it is to be simulated as well."""
     heading("Draft", f"from revision {draft.base}" if draft else "")
     if not draft:
         st.caption(
             "Move a slider or set a number: the draft is kept in the address, costs nothing, and "
             "shows at once what it would have done to recorded decisions."
         )
-        return
+        return False
     plain_table(dr.diff_rows(draft, view.items), key="draft_diff", alt="Live against draft")
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         stale = draft.base != view.revision
@@ -98,8 +102,7 @@ def _draft(view: wire.TunablesView, draft: Draft) -> None:
             "Simulate as well", key="simulate",
             help="Also plays the last requests on a simulated fleet, under both configurations",
         )  # fmt: skip
-    with part("The preview"):
-        _preview(_previewed(view.revision, draft, simulate=bool(simulate)))
+    return bool(simulate)
 
 
 def _previewed(revision: int, draft: Draft, *, simulate: bool) -> wire.PreviewView:
@@ -129,11 +132,16 @@ def _preview(p: wire.PreviewView) -> None:
         heading("What it would do", f"{p.decisions} recorded decisions made again")
         st.button("Again", key="preview_again", on_click=_again, help="With the newest decisions")
     tile_grid(tm.preview_tiles(p))
+    left, right = st.columns(2, gap="medium")
     effects = tm.effect_rows(p)
-    if effects:
-        plain_table(effects, key="effects", alt="Which changed parameter matters")
+    with left:
+        if effects:
+            plain_table(effects, key="effects", alt="Which changed parameter matters")
+    with right:
+        if p.moves:
+            figure = tuning_figures.moves(p, session.colours())
+            live_plot(figure, key="moves", alt="Moved decisions")
     if p.moves:
-        live_plot(tuning_figures.moves(p, session.colours()), key="moves", alt="Moved decisions")
         with st.expander("Numbers behind the chart, and the decisions that differ most"):
             plain_table(tm.move_rows(p), key="move_rows", alt="Moves")
             plain_table(tm.example_rows(p), key="examples", alt="Decisions that differ most")

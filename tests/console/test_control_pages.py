@@ -15,7 +15,7 @@ from dashboard import session
 from dashboard.session import User
 
 pytestmark = pytest.mark.timeout(240)
-ALL = ("tuning", "breaker", "lab", "changes", "storage", "alerts")
+ALL = ("tuning", "breaker", "lab", "changes", "storage", "alerts", "settings")
 
 
 def opened(
@@ -262,6 +262,28 @@ def test_alerts_show_rules_and_what_fires(monkeypatch: pytest.MonkeyPatch, stack
         assert viewer.button(key="ack-loop_lag").disabled
     finally:
         act(stack, "/revisions/rollback", reason="back")
+
+
+def test_settings_show_identities_to_administrators_only(
+    monkeypatch: pytest.MonkeyPatch, stack: Stack
+) -> None:
+    password = "a long enough pass phrase 7"
+    act(stack, "/users", name="bo", role="operator", password=password, reason="new hand")
+    made = act(stack, "/tokens", name="ci", role="viewer", reason="for the build")
+    at = opened(monkeypatch, stack.url, "settings")
+    assert rows(at, "Users")[0]["User"] == "bo"
+    tokens = rows(at, "Tokens and sessions")
+    assert "ci" in {t["Name"] for t in tokens}
+    assert str(made["token"]) not in str(tokens)
+    acts = rows(at, "Administrative acts, newest first")
+    assert {"new hand", "for the build"} <= {str(a["Reason"]) for a in acts}
+    at.button(key="audit_verify").click().run()
+    assert "are as they were written" in text(at)
+    at.button(key="new_token").click().run()
+    assert at.button(key="token_do").disabled
+    viewer = opened(monkeypatch, stack.url, "settings", role="operator")
+    assert "need the role admin" in text(viewer)
+    assert len(viewer.dataframe) == 0
 
 
 @pytest.mark.parametrize("page", ALL)
