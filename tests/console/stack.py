@@ -41,6 +41,8 @@ class Stack:
         self.engines: dict[str, Child] = {}
         self.url = f"http://127.0.0.1:{free_port()}"
         self.console_url = f"http://127.0.0.1:{free_port()}"
+        self.history_url = f"http://127.0.0.1:{free_port()}"
+        self._history: Child | None = None
 
     def __enter__(self) -> Self:
         self._processes.__enter__()
@@ -66,6 +68,15 @@ class Stack:
         self.service = self._processes.start("service", argv)
         path = "/health/ready" if self._roles else "/health/live"
         wait_until(lambda: answers(self.url + path), self.service, timeout_s=START_S, what=path)
+
+    def start_history(self) -> None:
+        """Start the read-only instance over the same records; once is enough."""
+        if self._history is None:
+            config = str(self._folder / "settings.json")
+            argv = [sys.executable, "-m", "core.cli", "serve", "--history-only", "--config", config]
+            self._history = self._processes.start("history", argv)
+            live = f"{self.history_url}/health/live"
+            wait_until(lambda: answers(live), self._history, timeout_s=START_S, what=live)
 
     def stop_service(self) -> None:
         """End it at once, as a crash would."""
@@ -123,6 +134,7 @@ class Stack:
         host, _, port = self.url.removeprefix("http://").partition(":")
         settings = {
             "server": {"host": host, "port": int(port)},
+            "history": {"port": int(self.history_url.rpartition(":")[2])},
             "state_dir": str(self._folder),
             "limits": {"drain_s": 0.2},
             "auth": {"anonymous_role": "admin"},
