@@ -36,6 +36,12 @@ class GroupPlanner:
         self.rate.add(now)
         return self.best(decision, now)
 
+    def asks(self, decision: Decision) -> bool:
+        """Whether a placed prompt asks for a group at all."""
+        t, request = self.conductor.tunables, decision.request
+        limit_s = request.ttft_slo_s or t.slo.ttft_s
+        return bool(wanted(decision.new_tokens, decision.predicted.ttft_s, limit_s, t.cpp))
+
     def best(
         self, decision: Decision, now: float, within: np.ndarray | None = None
     ) -> CppPlan | None:

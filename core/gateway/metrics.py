@@ -129,6 +129,7 @@ class ServiceCollector(Collector):
         for name, text, value in (
             ("migrations_live", "Copies planned or running", len(moves.live)),
             ("queue_waiting", "Requests waiting for a node", len(self._service.waiting.queue)),
+            ("prompts_coming", "Prompts under way that count", len(self._service.conductor.coming)),
             ("queue_bytes", "Bodies of those", self._service.waiting.queue.nbytes),
             ("prompt_memory_bytes", "Recent prompts kept for copies", moves.recent.nbytes),
         ):
@@ -139,6 +140,11 @@ class ServiceCollector(Collector):
             ("computed_tokens", "Prefix tokens computed anew by copies"),
         ):
             yield CounterMetricFamily(f"conductor_migration_{name}", text, value=moves.totals[name])
+        yield CounterMetricFamily(
+            "conductor_prompts_coming_left_out",
+            "Prompts under way beyond the bound",
+            value=self._service.conductor.coming.left_out,
+        )
         groups = CounterMetricFamily("conductor_pipelines", "Groups by fate", labels=["fate"])
         for fate in ("advised", "started", "fallbacks"):
             groups.add_metric([fate], self._service.pipelines.totals[fate])

@@ -71,6 +71,8 @@ class Pipelines:
         self._planner.rate.add(now)
         if isinstance(decided, Rejection):
             return self._instead(decided, now, carry)
+        if not self._planner.asks(decided):
+            return decided
         group = self._executable(decided, now) if carry else None
         if group is not None:
             self._found = decided.id, group

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 
 from core.index.heat import depths_of
 
+PROMPTS_MAX = 8192
+"""Prompts under way that are known at once; about 8 KB each."""
 LINGER_S = 1.0
 """A prefill that is done stays this long: the events that list its blocks are on their way."""
 
@@ -37,9 +39,12 @@ class Prefill:
 
 
 class Coming:
-    """Prompts under way by reservation; bounded by the reservations there are."""
+    """Prompts under way by reservation, at most `prompts_max`; further ones earn no credit."""
 
-    def __init__(self) -> None:
+    def __init__(self, prompts_max: int = PROMPTS_MAX) -> None:
+        self.prompts_max = prompts_max
+        self.left_out = 0
+        """Prompts that found no place."""
         self._open: dict[int, Prefill] = {}
         self._at: dict[int, dict[int, dict[int, Prefill]]] = {}
         """Key -> slot -> reservation -> prompt, the longest at work first."""
@@ -61,6 +66,9 @@ class Coming:
         """A prompt was placed on a node that holds its first `held_blocks` blocks."""
         points = tuple(keys[d - 1] for d in depths_of(len(keys)) if d > held_blocks)
         if not points:
+            return
+        if len(self._open) >= self.prompts_max:
+            self.left_out += 1
             return
         made = self._open[name] = Prefill(slot, generation, keys, block_size, points)
         for key in points:

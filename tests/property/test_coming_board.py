@@ -113,3 +113,16 @@ def test_a_prompt_that_its_node_holds_whole_is_not_entered():
     board = Coming()
     board.begin(1, slot=0, generation=1, keys=keys_of([1, 2, 3]), block_size=1, held_blocks=3)
     assert len(board) == 0 and board.find({1: keys_of([1, 2, 3])}, [1]) == {}
+
+
+def test_the_number_of_prompts_is_bounded():
+    board = Coming(prompts_max=2)
+    for name in range(5):
+        board.begin(
+            name, slot=0, generation=1, keys=keys_of([name, 2]), block_size=1, held_blocks=0
+        )
+    assert len(board) == 2 and board.left_out == 3
+    board.end(4)
+    board.end(0)
+    board.check_integrity()
+    assert len(board) == 1

@@ -153,7 +153,7 @@ class Migrator:
                 queue_s=float(busy.wait_s[slot]),
                 room_tokens=float(fleet.kv_capacity[slot] - fleet.kv_tokens[slot]),
                 prefill=(float(fleet.c0[slot]), float(fleet.c1[slot]), float(fleet.c2[slot])),
-                pool=f"{sorted(spec.models)} {sorted(spec.adapters)} {spec.block_size}",
+                pool=_pool(spec),
                 receives=bool(fleet.healthy[slot] and not fleet.draining[slot] and allowed[slot]),
             )
             for slot, spec in fleet.slots()
@@ -307,8 +307,9 @@ class Migrator:
         slot = fleet.slot(target)
         prefix = self._to_copy(key)
         nodes = {node.slot: node for node in self._nodes(now)}
-        if slot not in nodes or prefix.block_size != fleet.spec(target).block_size:
-            text = f"target: {target} computes no prompts with {prefix.block_size}-token blocks"
+        if slot not in nodes or not _serves(fleet.spec(target), prefix):
+            served, size = prefix.prompt.served, prefix.block_size
+            text = f"target: {target} computes no prompts of {served} in {size}-token blocks"
             raise Conflict(text, field="target")
         self._follow_rules(now)
         holders = self._conductor.index.holders(key)
@@ -359,3 +360,13 @@ class Migrator:
         """The least loaded holder; the target itself where nobody holds the prefix."""
         there = [nodes[slot] for slot in holders if slot in nodes]
         return min(there, key=lambda n: (n.load, n.slot), default=nodes[target])
+
+
+def _pool(spec: NodeSpec) -> str:
+    """Nodes of equal pools can use each other's prefixes, for the same tenants."""
+    return repr((sorted(spec.models), sorted(spec.adapters), spec.block_size, sorted(spec.tenants)))
+
+
+def _serves(spec: NodeSpec, prefix: KnownPrefix) -> bool:
+    served = prefix.prompt.served in (*spec.models, *spec.adapters)
+    return served and spec.block_size == prefix.block_size
