@@ -89,9 +89,12 @@ class Acts:
         data = dict(facts or {}) or _event_data(revision, scheduled)
         entry = EventRecord(id=self._new_id(at), at=at, kind=event, data=data)
         record = None if revision is None else revision.record()
+        audit = _audit(event, at, data, revision, scheduled)
         try:
             await asyncio.to_thread(
-                lambda: store.commit_act(revision=record, scheduled=scheduled, events=(entry,))
+                lambda: store.commit_act(
+                    revision=record, scheduled=scheduled, events=(entry,), audit=audit
+                )
             )
         except Conflict:
             await self._catch_up()
@@ -199,16 +202,26 @@ class Acts:
 
 
 def _audit(
-    event: str, at: datetime, data: Mapping[str, Any], revision: Revision | None
+    event: str,
+    at: datetime,
+    data: Mapping[str, Any],
+    revision: Revision | None,
+    scheduled: Sequence[ScheduledRecord],
 ) -> AuditDraft:
     """The act's entry in the administrative audit: old and new values where values changed."""
     changes = {} if revision is None else revision.changes
+    planned = scheduled[0] if scheduled else None
+    reason, target = str(data.get("reason", "")), ""
+    if revision is not None:
+        reason, target = revision.reason, f"revision {revision.number}"
+    elif planned is not None:
+        reason, target = planned.note or planned.reason, planned.id
     return audit_entry(
         event,
         at,
-        target="" if revision is None else f"revision {revision.number}",
-        reason=str(data.get("reason", "")) if revision is None else revision.reason,
-        before={path: old for path, (old, _) in changes.items()},
+        target=target,
+        reason=reason,
+        before={path: old for path, (old, _) in changes.items()} if changes else None,
         after={path: new for path, (_, new) in changes.items()} if changes else data,
     )
 
