@@ -96,6 +96,18 @@ async def test_a_hot_prefix_on_a_busy_node_is_copied_and_the_index_shows_it(trio
         await w.settled()
 
 
+async def test_it_looks_by_itself_as_often_as_the_tunable_says(trio):
+    async with world([e.spec() for e in trio], **{"migration.scan_s": 0.1}) as w:
+        key = await warmed(w)
+        hold = load_up(w, holder(w, key))
+        await until(lambda: len(w.service.conductor.index.holders(key)) == 2)
+        w.service.conductor.ledger.release(hold, w.service.clock.now())
+        (job,) = [s for s in w.service.jobs.states() if s.name == "migration"]
+        assert job.runs > 0 and not job.failures
+        await until(lambda: not w.service.moves.live)
+        assert (await listing(w)).looked_ago_s is not None
+
+
 async def test_nodes_without_a_connector_are_warmed_up(trio):
     async with world([e.spec(kv_transfer="") for e in trio]) as w:
         key = await warmed(w)

@@ -59,6 +59,12 @@ class Migrator:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lives: dict[Slot, int] = {}
         self._room = asyncio.Semaphore(self.rules.concurrent_max)
+        service.jobs.add(
+            "migration",
+            lambda: self.look(service.clock.now()),
+            every_s=lambda: self._conductor.tunables.migration.scan_s,
+            what="look for hot prefixes, plan and start copies, forget cooled ones",
+        )
 
     # -- life ------------------------------------------------------------------------------
 
