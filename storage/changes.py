@@ -22,6 +22,7 @@ from storage.database import FAILURES, first_line, reader_engine
 from storage.fleet_models import topics
 
 REVISIONS = "revisions"
+NODES = "nodes"
 _CHANNEL = "conductor_changes"
 _POLL_S = 0.5
 _COMPARE_S = 5.0

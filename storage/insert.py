@@ -17,6 +17,7 @@ from sqlalchemy import BigInteger, Connection, Double, Engine, Integer, Table, T
 from sqlalchemy.dialects import postgresql, sqlite
 
 from storage import partitions
+from storage.changes import NODES, announce
 from storage.models import metadata
 from storage.rows import COLUMNS, TIME_AT, Values
 from storage.summary_models import LEVELS_S
@@ -101,7 +102,9 @@ def _times(batch: Mapping[str, list[Values]], step_us: int) -> Iterator[int]:
 
 
 def _mark(connection: Connection, batch: Mapping[str, list[Values]]) -> None:
-    """Say which roll-ups are out of date with this transaction."""
+    """Say which roll-ups are out of date with this transaction, and that nodes changed."""
+    if "standings" in batch:
+        announce(connection, NODES)
     token, level_s = secrets.randbits(62), LEVELS_S[0]
     starts = set(_times(batch, level_s * 1_000_000))
     marks = [(level_s, start * level_s * 1_000_000, token) for start in sorted(starts)]

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from core import wire
 from core.domain import NodeId, NodeSpec
 from core.engines.addresses import check_trusted
@@ -71,6 +73,8 @@ class Lifecycle:
         self._weights: dict[NodeId, float] = {}
         self._saved: set[NodeId] = set()
         self._removals: set[asyncio.Task[None]] = set()
+        self.said_at: dict[str, datetime] = {}
+        """When this process last said something of a node, or of the whole fleet."""
         self.waiting: dict[NodeId, Standing] = {}
         """Standings of nodes that are not there (any more, or not yet)."""
 
@@ -117,7 +121,7 @@ class Lifecycle:
         kept = removed(self.standing(node))
         running = self._running(node)
         self._record(node, "removed")
-        await self._leave(node)
+        await self.leave(node)
         self.waiting[node] = kept
         self._keep(node, kept.data())
         self._note_act("node.removed", node, reason, author, {"running": running})
@@ -126,12 +130,13 @@ class Lifecycle:
         """A node's address is not there any more: it leaves, and may come back as it was."""
         kept, running = self.standing(node), self._running(node)
         self._record(node, "removed")
-        await self._leave(node)
+        await self.leave(node)
         if kept.says_something:
             self.waiting[node] = kept
         self._service.record_event("node.vanished", node, {"cause": cause, "running": running})
 
-    async def _leave(self, node: NodeId) -> None:
+    async def leave(self, node: NodeId) -> None:
+        """Take a node out without a word in the records."""
         service = self._service
         if service.fleet is not None:
             await service.fleet.remove(node)
@@ -286,6 +291,41 @@ class Lifecycle:
         if kept.breaker is not None:
             self._adopt_breaker(node, kept.breaker)
 
+    def mirror(self, node: NodeId, kept: Standing) -> None:
+        """Make a node stand as another replica's operator left it; nothing is said again."""
+        service, ours = self._service, self.standing(node)
+        now, spec = service.clock.now(), service.conductor.fleet.spec(node)
+        same = ours.cordon is not None and kept.cordon is not None
+        if same and ours.cordon.since == kept.cordon.since:  # type: ignore[union-attr]
+            # Each replica waits for its own requests: when they ended is its own to say.
+            kept = msgspec.structs.replace(kept, cordon=ours.cordon)
+        if kept.cordon is None and ours.cordon is not None:
+            self._cordons.pop(node)
+            service.conductor.drain(node, False, now)
+        if kept.weight is None and ours.weight is not None:
+            self._weigh(spec, ours.stated_weight)
+            self._weights.pop(node)
+        if kept.note is None:
+            self._notes.pop(node, None)
+        if kept.breaker is None and ours.breaker is not None:
+            slot = service.conductor.fleet.slot(node)
+            for event in service.conductor.breakers.reset(
+                slot, now, reason="reset through another replica", actor=OPERATOR
+            ):
+                service.conductor.note(event)
+        self.adopt(node, kept)
+
+    def mirror_fleet(self, kept: KeptBreaker | None) -> None:
+        """The same for the global breaker; None: nobody holds it any more."""
+        service = self._service
+        if kept is not None:
+            self.adopt_fleet(kept)
+            return
+        for event in service.conductor.detector.breaker.reset(
+            service.clock.now(), reason="reset through another replica", actor=OPERATOR
+        ):
+            service.conductor.note(event)
+
     def _adopt_breaker(self, node: NodeId, kept: KeptBreaker) -> None:
         service = self._service
         now, left_s = service.clock.now(), kept.left_s(service.clock.wall())
@@ -393,5 +433,7 @@ class Lifecycle:
         service.recorder.node(kept, state, service.clock.wall())
 
     def _keep(self, name: str, data: Mapping[str, object]) -> None:
+        at = self._service.clock.wall()
+        self.said_at[name] = at
         if self._service.recorder is not None:
-            self._service.recorder.standing(name, data, self._service.clock.wall())
+            self._service.recorder.standing(name, data, at)

@@ -42,6 +42,8 @@ from core.gateway.engine_tokens import EngineTokenizer
 from core.gateway.event_feed import EventFeed
 from core.gateway.exchange import Exchange
 from core.gateway.flights import Flights, Interrupt
+from core.gateway.following import TOPIC as NODES_TOPIC
+from core.gateway.following import Follower
 from core.gateway.forecasting import Forecasting
 from core.gateway.held import Held
 from core.gateway.indexer import Indexer
@@ -105,6 +107,7 @@ class Service:
 
     stopping = False
     _upstream: Upstream | None = None
+    _follower: Follower | None = None
     store_upkeep: Callable[[], StoreUpkeep] | None = None
     """What this process did for the database; None where it does nothing."""
 
@@ -368,6 +371,9 @@ class Service:
         """Another process, or this one, changed what is stored under these topics."""
         if IDENTITY_TOPIC in topics:
             self.forget_identities()
+        if NODES_TOPIC in topics:
+            self._follower = self._follower or Follower(self)
+            await self._follower.follow()
         await self.control.heard(topics)
 
     def forget_identities(self) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from gateway_world import until
 
+from core import wire
 from core.control.revisions import StaleBase
+from core.domain import NodeId, NodeSpec
+from core.fleet.switch import State
+from core.gateway.breaker_acts import switch_global, switch_node
 from core.settings import load_settings
 from core.wiring import running_service
 
@@ -85,3 +91,73 @@ async def test_a_scheduled_change_is_carried_out_once(record_url, tmp_path):
         await until(lambda: not a.control.pending and not b.control.pending)
         assert [r.kind for r in a.store.revisions()] == ["scheduled", "start"]
         assert not [job.last_error for w in (a, b) for job in w.jobs.states() if job.failures]
+
+
+def node(name, **more):
+    return NodeSpec(id=NodeId(name), url="http://127.0.0.1:9", models=("m",), **more)
+
+
+def draining(s, name):
+    return bool(s.conductor.fleet.draining[s.conductor.fleet.slot(NodeId(name))])
+
+
+def tripped(s, name):
+    slot = s.conductor.fleet.slot(NodeId(name))
+    return s.conductor.breakers.switch(slot).state is State.TRIPPED
+
+
+async def test_what_operators_arrange_through_one_holds_in_the_other(record_url, tmp_path):
+    """Registered, cordoned, weighed, noted, tripped and removed, in turns through either."""
+    trip = wire.BreakerAction(action="trip", reason="a fan is loud", seconds=600)
+    reset = wire.BreakerAction(action="reset", reason="it is quiet")
+    x = NodeId("x")
+    async with two(record_url, tmp_path) as (a, b):
+        await a.lifecycle.add(node("x"))
+        await until(lambda: b.conductor.fleet.has(x))
+        b.lifecycle.cordon(x, drain=False, reason="it is loud", author="ada")
+        await until(lambda: draining(a, "x"))
+        assert a.lifecycle.drain_view(x).actor == "ada"
+        b.lifecycle.change(x, wire.NodeChange(weight=2.5, note="new fan"), author="bob")
+        await until(lambda: a.conductor.fleet.spec(x).weight == 2.5)
+        assert a.lifecycle.note(x).text == "new fan"
+        a.lifecycle.resume(x, reason="quiet again")
+        await until(lambda: not draining(b, "x"))
+        assert b.conductor.fleet.spec(x).weight == 2.5
+        a.lifecycle.change(x, wire.NodeChange(note=""), author="bob")
+        await until(lambda: b.lifecycle.note(x) is None)
+        switch_node(a, x, trip)
+        await until(lambda: tripped(b, "x"))
+        switch_node(b, x, reset)
+        await until(lambda: not tripped(a, "x"))
+        switch_global(b, trip)
+        await until(lambda: a.conductor.detector.breaker.switch.state is State.TRIPPED)
+        switch_global(a, reset)
+        await until(lambda: b.conductor.detector.breaker.switch.state is not State.TRIPPED)
+        await b.lifecycle.remove(x, reason="sold")
+        await until(lambda: not a.conductor.fleet.has(x))
+        assert not a.counters["following.failed"] + b.counters["following.failed"]
+
+
+async def test_replicas_do_not_answer_each_other(record_url, tmp_path):
+    """A drain that ends in both is said by both, and then nobody says anything more."""
+    x = NodeId("x")
+    async with two(record_url, tmp_path) as (a, b):
+        await a.lifecycle.add(node("x"))
+        await until(lambda: b.conductor.fleet.has(x))
+        a.lifecycle.cordon(x, drain=True, reason="it is loud")
+        ended = [lambda s=s: (v := s.lifecycle.drain_view(x)) and v.done for s in (a, b)]
+        await until(lambda: all(done() for done in ended))
+        taken = [s.counters["following.taken"] for s in (a, b)]
+        await asyncio.sleep(2.0)  # long enough for several answers
+        more = [s.counters["following.taken"] - n for s, n in zip((a, b), taken, strict=True)]
+        assert max(more) <= 2
+        assert all(done() for done in ended) and draining(a, "x") and draining(b, "x")
+
+
+async def test_a_node_at_a_forbidden_address_is_not_taken_over(tmp_path):
+    url, x = f"sqlite:///{tmp_path / 'records.db'}", NodeId("x")
+    async with two(url, tmp_path) as (a, b):
+        b.limits = replace(b.limits, allowed_networks=())
+        await a.lifecycle.add(node("x"))
+        await until(lambda: b.counters["following.failed"] > 0)
+        assert not b.conductor.fleet.has(x)
