@@ -109,6 +109,10 @@ def style_sheet(p: Palette) -> str:
     """The style of our own markup, as a `<style>` element."""
     return f"""<style>
 [data-testid="stMainBlockContainer"] {{ padding-left:2rem; padding-right:2rem; }}
+[data-testid="stBaseButton-primary"]:not(:disabled) p,
+[data-testid="stMultiSelect"] span[title] {{ color:{p.page}; }}
+[data-testid="stCaptionContainer"] {{ opacity:1; }}
+[data-testid="stCaptionContainer"] :is(p, li, code) {{ color:{p.muted}; opacity:1; }}
 .cd-strip {{ display:flex; flex-wrap:wrap; gap:.35rem .5rem; align-items:center; }}
 .cd-badge {{ display:inline-flex; gap:.35rem; align-items:center; padding:.12rem .55rem;
   border:1px solid {p.line}; border-radius:999px; background:{p.panel}; color:{p.text};

@@ -267,18 +267,27 @@ def scheduled_rows(items: Sequence[wire.ScheduledView], zone: tzinfo) -> list[di
     ]
 
 
+_MEASURED: dict[str, tuple[str, Callable[[float | None], str]]] = {
+    "ttft_s": ("TTFT, mean", fmt.seconds),
+    "tbt_s": ("TBT, mean", fmt.seconds),
+    "hit": ("Cache hit", lambda v: fmt.share(v, 1)),
+    "good_share": ("Requests within their limits", lambda v: fmt.share(v, 1)),
+}
+
+
 def canary_rows(c: wire.CanaryView) -> list[dict[str, object]]:
     """Measured differences between the canary and the rest."""
     rows: list[dict[str, object]] = []
     for m in c.measures:
+        name, show = _MEASURED.get(m.name, (m.name.replace("_", " "), _ratio))
         between = fmt.NONE
         if m.low is not None and m.high is not None:
-            between = f"{m.low:.4g} to {m.high:.4g}"
+            between = f"{show(m.low)} to {show(m.high)}"
         rows.append(
             {
-                "Measure": m.name.replace("_", " "),
-                "Live": None if m.live is None else float(f"{m.live:.4g}"),
-                "Canary": None if m.candidate is None else float(f"{m.candidate:.4g}"),
+                "Measure": name,
+                "Live": show(m.live),
+                "Canary": show(m.candidate),
                 "Difference, 95 %": between,
                 "Verdict": m.verdict,
             }

@@ -102,3 +102,12 @@ def test_the_guard_speaks() -> None:
     )
     assert tm.guard_words(guard)[1] == "watching revision 5; would restore 4, 60 s left"
     assert tm.guard_words(guard.model_copy(update={"enabled": False}))[0] == "warn"
+
+
+def test_the_canary_is_compared_in_units() -> None:
+    measure = wire.ComparedView(
+        name="ttft_s", live=0.5, candidate=0.25, low=-0.3, high=-0.2, verdict="better"
+    )
+    row = tm.canary_rows(wire.CanaryView(running=True, measures=[measure]))[0]
+    assert (row["Measure"], row["Live"], row["Canary"]) == ("TTFT, mean", "500 ms", "250 ms")
+    assert row["Difference, 95 %"] == "-300 ms to -200 ms"
