@@ -240,10 +240,11 @@ def test_with_the_product_s_limits_take_over_is_within_fifteen_seconds(
 ):
     cable = Cable(postgres_server.port)
     database = url.rpartition("/")[2]
-    busy = Worker(postgres_server.url(database, port=cable.port), fault, stall_s=10.0)
-    slot = busy.stay_inside()
     other = Worker(url, f"other-{fault}", stall_s=10.0)
+    busy = Worker(postgres_server.url(database, port=cable.port), fault, stall_s=10.0)
     workers += [busy, other]
+    wait_for(lambda: other.did() and busy.did(), 60.0)  # starting is no part of taking over
+    slot = busy.stay_inside()
     if fault == "cut":
         cable.cut.set()
     else:
