@@ -52,6 +52,10 @@ from core.tunables import Tunables
 Ints = npt.NDArray[np.int64]
 
 
+STALE = "telemetry stale: load by the ledger alone"
+"""Note of a decision for a node whose gauges are too old to be believed."""
+
+
 class Conductor(Roster):
     """Schedules requests over registered nodes and explains every choice.
 
@@ -348,7 +352,14 @@ class Conductor(Roster):
             decode_candidates=None if nothing else decode.table,
             decode_excluded=decode.excluded,
             signal=self.signal(case.policy, slot, case.request),
+            notes=(STALE,) if self._stale(slot, case.now) else (),
         )
+
+    def _stale(self, slot: int, now: float) -> bool:
+        """Whether the chosen node's own gauges are too old: the ledger alone told its load."""
+        fleet = self.fleet
+        age = now - float(fleet.telemetry_at_s[slot])
+        return fleet.telemetry_seen and age > self.tunables.load.stale_after_s
 
 
 def _with_decode(p: Prediction, decode: DecodeChoice) -> Prediction:

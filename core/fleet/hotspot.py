@@ -9,6 +9,9 @@ sliding window and x' all others.
               policy does not spread it by itself, so M leaves the group's candidates for
               `cooldown_s`, and the others get to compute and keep the prefix
 
+A group that more than two thirds of the nodes hold is no hotspot: with M taken out, the few that
+are left would be one.
+
 Each group walks calm -> alert -> filtered -> calm by `GROUP_TABLE`. Where one group is filtered
 `trips_to_open` times in a row (each within `window_s` of the one before) spreading does not
 help: the global breaker (`core.fleet.global_breaker`) opens.
@@ -30,6 +33,8 @@ BUCKETS = 12
 """Resolution of the sliding window."""
 CALM_RATIO = 0.8
 """An alert ends below this part of its threshold, so that it does not flicker."""
+HOLDERS_SHARE_MAX = 2 / 3
+"""Of the nodes; a group with more holders is spread already."""
 _NOBODY: frozenset[int] = frozenset()
 
 
@@ -238,7 +243,8 @@ class HotspotDetector:
         found.holders, found.nodes = len(holders), nodes
         wanted = requests * (nodes - len(holders))
         offered = len(holders) * (total - requests)
-        enough = requests >= self._rules.requests_min and 0 < len(holders) < nodes
+        few = 0 < len(holders) <= HOLDERS_SHARE_MAX * nodes
+        enough = requests >= self._rules.requests_min and few
         evidence: Evidence = {
             "requests": requests,
             "total": total,

@@ -18,7 +18,7 @@ from typing import Protocol, Self
 
 from core.audit import OpenDecision, Recorder
 from core.clock import Clock
-from core.conductor import Conductor
+from core.conductor import STALE, Conductor
 from core.control.lab import Lab, LabRules
 from core.control.plane import PERIOD_S as CONTROL_S
 from core.control.plane import ControlPlane
@@ -292,6 +292,7 @@ class Service:
             self.live.placed(decided, took, now)
             self.monitoring.placed(decided, now)
             self.counters[f"signal.{decided.signal}"] += 1
+            self.counters["decisions_by_ledger_alone"] += STALE in decided.notes
         return decided
 
     def refuse(
