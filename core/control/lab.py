@@ -13,13 +13,13 @@ from __future__ import annotations
 import multiprocessing
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
-from core.control.lab_run import Result, Task, serve
+from core.control.lab_run import Result, Task, pieces, serve
 from core.errors import NotFound, Overloaded
 
 State = Literal["waiting", "running", "done", "cancelled", "failed"]
@@ -149,12 +149,20 @@ class Lab:
 
     def _run(self, job: Job) -> None:
         context = multiprocessing.get_context("spawn")
-        mine, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=self._target, args=(theirs, job.task), daemon=True)
+        mine, theirs = context.Pipe()
+        task = job.task
+        assert task is not None, "a job keeps its task until it is over"
+        bare = replace(task, decisions=(), seen=())
+        process = context.Process(target=self._target, args=(theirs, bare), daemon=True)
         try:
             process.start()
             theirs.close()
+            for piece in (*pieces(task), None):
+                mine.send(piece)
             self._follow(job, mine)
+        except (EOFError, OSError) as error:
+            text = f"its process ended without a result ({type(error).__name__})"
+            self._end(job, "failed", text)
         except Exception as error:
             # Not to be started, or its answer cannot be read: the job's failure, not ours.
             self._end(job, "failed", f"{type(error).__name__}: {error}")
@@ -166,11 +174,7 @@ class Lab:
         waited_s = 0.0
         while not job.stop.is_set():
             if pipe.poll(_POLL_S):
-                try:
-                    kind, told = pipe.recv()
-                except EOFError:
-                    self._end(job, "failed", "its process ended without a result")
-                    return
+                kind, told = pipe.recv()
                 if kind == "done":
                     job.done = told
                 elif kind == "result":

@@ -7,7 +7,7 @@ Every point is a whole configuration. `rescore` makes recorded decisions again
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from core.control.preview import preview
-from core.control.replay import FleetShape, scenario
+from core.control.replay import FleetShape, scenario, workload
+from core.control.window import Seen
 from core.errors import BadRequest, ConductorError
 from core.ports import StoredDecision
 from core.simulation.compare import Compared, mean_summary, reduce_run
@@ -34,6 +35,8 @@ OBJECTIVES: dict[str, dict[str, int]] = {
     "rescore": {"ttft_mean_s": 1, "ttft_p90_s": 1, "hit": -1, "imbalance": 1},
 }  # fmt: skip
 """Figure -> 1 where less is better, -1 where more is."""
+PIECE = 50
+"""Items of a message to the process: about a millisecond to pack."""
 GOOD_SLACK = 0.01
 """Shares of requests served within their limits that count as equal."""
 
@@ -59,7 +62,8 @@ class Task:
     shape: FleetShape | None = None
     decisions: Sequence[StoredDecision] = ()
     """For rescore, oldest first."""
-    workload: Workload | None = None
+    seen: Sequence[Seen] = ()
+    """Recorded requests for simulate, in order of arrival; empty plays `trace`."""
     trace: Path | None = None
     load: float = 1.0
     seeds: int = 1
@@ -94,15 +98,32 @@ class Result:
     notes: list[str]
 
 
+def pieces(task: Task) -> Iterator[tuple[str, Sequence[Any]]]:
+    """What of a task goes to its process in pieces: (field, a few of its items).
+
+    A sender holds the interpreter while it packs a message, and the event loop with it; so
+    messages are small.
+    """
+    for name in ("decisions", "seen"):
+        items = getattr(task, name)
+        for i in range(0, len(items), PIECE):
+            yield name, items[i : i + PIECE]
+
+
 def serve(pipe: Any, task: Task) -> None:
-    """The process: sends ("done", n) as runs end, then ("result", Result) or ("failed", text)."""
+    """The process: is given what `pieces` made, up to a None; sends ("done", n) as runs end, then
+    ("result", Result) or ("failed", text)."""
     os.nice(10)
     try:
+        given: dict[str, list[Any]] = {"decisions": [], "seen": []}
+        while (piece := pipe.recv()) is not None:
+            given[piece[0]] += piece[1]
+        task = replace(task, decisions=given["decisions"], seen=given["seen"])
         result = run(task, told=lambda done: pipe.send(("done", done)))
         pipe.send(("result", result))
     except ConductorError as error:
         pipe.send(("failed", error.message))
-    except BrokenPipeError:
+    except (BrokenPipeError, EOFError):
         return  # whoever asked is gone
     except Exception as error:
         pipe.send(("failed", f"{type(error).__name__}: {error}"))
@@ -186,9 +207,9 @@ def _simulated(task: Task, told: Told) -> tuple[list[Found], int, list[str]]:
 
 
 def _workload(task: Task) -> Workload:
-    if task.workload is not None:
-        return task.workload
-    assert task.trace is not None, "a simulation has a workload or a trace"
+    if task.seen:
+        return workload(task.seen)
+    assert task.trace is not None, "a simulation has recorded requests or a trace"
     return prepare(read_trace(task.trace, limit=task.requests))
 
 

@@ -16,7 +16,7 @@ from core import wire
 from core.control.lab import Job
 from core.control.lab_run import OBJECTIVES, Task, Tried
 from core.control.plane import newest_first
-from core.control.replay import FleetShape, fleet_shape, workload
+from core.control.replay import LEAST, FleetShape, fleet_shape
 from core.control.revisions import with_changes
 from core.errors import BadRequest, Invalid, StoreError
 from core.gateway.audited import audited
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SHIPPED = Path(str(resources.files("core.simulation"))) / "data" / "mixed.jsonl"
 SHIPPED_REQUESTS = 500
+DECISIONS_MAX = 5_000
 TRACES_MAX = 200
 _ENDINGS = (".jsonl", ".jsonl.gz")
 
@@ -177,6 +178,9 @@ async def _rescoring(service: Service, asked: wire.LabAsk, task: Task) -> Task:
         raise BadRequest(text, field="source")
     if store is None:
         raise StoreError("this service keeps no records")
+    if asked.requests > DECISIONS_MAX:
+        text = f"requests: at most {DECISIONS_MAX} decisions are made again"
+        raise Invalid(text, field="requests")
     found = await asyncio.to_thread(newest_first, store, asked.requests)
     return dataclasses.replace(task, decisions=tuple(found[::-1]))
 
@@ -184,8 +188,11 @@ async def _rescoring(service: Service, asked: wire.LabAsk, task: Task) -> Task:
 async def _simulation(service: Service, asked: wire.LabAsk, task: Task) -> Task:
     shape = _shape(service, asked.fleet)
     if asked.source == "recorded":
-        load = workload(service.control.window.requests(asked.requests))
-        return dataclasses.replace(task, shape=shape, workload=load)
+        seen = service.control.window.requests(asked.requests)
+        if len(seen) < LEAST:
+            text = f"source: {len(seen)} recorded requests with keys, needs {LEAST}"
+            raise BadRequest(text, field="source")
+        return dataclasses.replace(task, shape=shape, seen=tuple(seen))
     path = await asyncio.to_thread(_trace, service.lab.rules.trace_dir, asked.source)
     return dataclasses.replace(task, shape=shape, trace=path)
 

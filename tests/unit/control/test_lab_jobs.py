@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from array import array
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from core.control.lab import Job, Lab, LabRules
-from core.control.lab_run import OBJECTIVES, Found, Task, Tried, run, undominated
+from core.control.lab_run import OBJECTIVES, Found, Task, Tried, pieces, run, undominated
 from core.control.replay import FleetShape
+from core.control.window import Seen
 from core.errors import BadRequest, NotFound, Overloaded
 from core.tunables import Tunables
 
@@ -83,6 +85,24 @@ def test_a_job_runs_in_a_process_of_its_own_and_gives_figures() -> None:
     assert live.figures["tbt_p99_ms"] is None  # nobody decodes in this fleet
     assert live.figures["hit"] > rr.figures["hit"]
     assert made.result.best in ("live", "rr")
+    lab.close()
+
+
+def seen(i: int) -> Seen:
+    keys = array("Q", [1000 + k for k in range(4)] + [10_000 * i + k for k in range(4)])
+    return Seen(0.5 * i, 512, 8, 64, keys, f"s{i % 5}", "t", 0)
+
+
+def test_recorded_requests_reach_the_process_in_pieces() -> None:
+    recorded = tuple(seen(i) for i in range(120))
+    what = task(seen=recorded, trace=None)
+    assert [len(items) for _, items in pieces(what)] == [50, 50, 20]
+    lab = Lab(LabRules(), wall=wall)
+    made = lab.submit(job("recorded", what))
+    until(lambda: made.state in ("done", "failed"))
+    assert made.state == "done", made.error
+    assert made.result is not None and made.result.requests == 120
+    assert made.result.points[0].figures["hit"] > 0  # all share their first blocks
     lab.close()
 
 
