@@ -41,6 +41,12 @@ HistoryUrl = Annotated[
         help="Address of `conductor serve --history-only`, for stored records while it is down.",
     ),
 ]
+Key = Annotated[
+    str,
+    typer.Option(
+        envvar="CONDUCTOR_API_KEY", show_envvar=True, help="Data-plane key, where one is needed."
+    ),
+]
 DEFAULT_URL = "http://127.0.0.1:8080"
 
 
@@ -149,6 +155,7 @@ def replay(
     vocabulary: Annotated[int, typer.Option(min=200, help="Token ids stay below this.")] = 2000,
     max_output: Annotated[int | None, typer.Option(min=1, help="Cap of output tokens.")] = None,
     skip_bad: Annotated[bool, typer.Option(help="Leave out malformed lines, counted.")] = False,
+    key: Key = "",
     json: Json = False,
 ) -> None:
     """Send a trace as real requests and print latencies, reuse and errors."""
@@ -164,6 +171,7 @@ def replay(
         salt=seed,
         vocabulary=vocabulary,
         output_tokens_max=max_output,
+        api_key=key or None,
     )
     with _progress(len(loaded.requests), "replaying") as advance:
         result = asyncio.run(_stoppable(run, advance))
@@ -179,12 +187,13 @@ def workload(
     model: Annotated[str, typer.Option()] = "demo-7b",
     rate: Annotated[float, typer.Option(min=0.01)] = 2.0,
     seed: Annotated[int, typer.Option()] = 0,
+    key: Key = "",
 ) -> None:
     """Send gentle chat traffic until stopped."""
     from core.workload import run_workload
 
     try:
-        asyncio.run(run_workload(url, model=model, requests_per_s=rate, seed=seed))
+        asyncio.run(run_workload(url, model=model, requests_per_s=rate, seed=seed, key=key))
     except KeyboardInterrupt:
         sys.exit(0)
 

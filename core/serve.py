@@ -27,7 +27,8 @@ _CLOSE_S = 3
 
 
 def run_service(settings: Settings) -> None:
-    """Serve until SIGTERM or Ctrl-C, then drain."""
+    """Serve until SIGTERM or Ctrl-C, then drain. What it keeps is for its own user alone."""
+    os.umask(0o077)
     configure_logging(settings.log_level, json=not sys.stderr.isatty())
     with contextlib.suppress(KeyboardInterrupt):
         uvloop.run(_serve(settings))

@@ -81,7 +81,13 @@ class SessionMaker:
 
 
 async def run_workload(
-    url: str, *, model: str, requests_per_s: float, seed: int = 0, limit: int | None = None
+    url: str,
+    *,
+    model: str,
+    requests_per_s: float,
+    seed: int = 0,
+    limit: int | None = None,
+    key: str = "",
 ) -> int:
     """Send requests as a Poisson stream until cancelled, or `limit` of them; how many were sent.
 
@@ -94,7 +100,8 @@ async def run_workload(
     maker = SessionMaker(rng)
     tasks: set[asyncio.Task[None]] = set()
     timeout = aiohttp.ClientTimeout(total=120.0, sock_connect=5.0)
-    async with aiohttp.ClientSession(timeout=timeout) as http:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    async with aiohttp.ClientSession(timeout=timeout, headers=headers) as http:
         for _ in _count(limit):
             await asyncio.sleep(rng.expovariate(requests_per_s))
             session = maker.next()

@@ -68,7 +68,7 @@ class AdminClient:
     def log_in(self, user: str, password: str) -> wire.SignedIn:
         """Begin a session; Refused for a wrong name or password."""
         asked = wire.SignIn(user=user, password=password)
-        return self.call("POST", "/login", wire.SignedIn, body=asked)
+        return self.call("POST", "/login", wire.SignedIn, body=asked, timeout_s=15.0)
 
     def log_out(self) -> wire.Done:
         """End the session whose token this client carries."""

@@ -15,12 +15,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from core import wire
 from dashboard.client import AdminClient, Refused, ServiceError
 from dashboard.session import COOKIE, service_url
 
 SIGN_IN, SIGN_OUT = "/sign-in", "/sign-out"
 BODY_BYTES_MAX = 4096
 COOKIE_AGE_S = 12 * 3600
+PATIENCE_S = 15.0
+"""Signing in may wait longer than a page's refresh."""
 _HEADERS = {
     "cache-control": "no-store",
     "referrer-policy": "no-referrer",
@@ -77,7 +80,7 @@ async def _with_token(request: Request, token: str) -> Response:
     try:
         await run_in_threadpool(_check, token)
     except ServiceError as error:
-        return _page(_words(error), 401)
+        return _refused(error)
     return _welcome(request, token)
 
 
@@ -86,7 +89,7 @@ async def _with_password(request: Request, user: str, password: str) -> Response
     try:
         token = await run_in_threadpool(_log_in, user, password, peer)
     except ServiceError as error:
-        return _page(_words(error), 401)
+        return _refused(error)
     return _welcome(request, token)
 
 
@@ -103,7 +106,7 @@ async def _sign_out(request: Request) -> Response:
 def _check(token: str) -> None:
     client = AdminClient(service_url(), token)
     try:
-        client.whoami()
+        client.call("GET", "/whoami", wire.WhoAmI, timeout_s=PATIENCE_S)
     finally:
         client.close()
 
@@ -162,7 +165,8 @@ def _from_here(request: Request) -> bool:
     return not origin or urlsplit(origin).netloc == request.headers.get("host", "")
 
 
-def _words(error: ServiceError) -> str:
+def _refused(error: ServiceError) -> Response:
+    """The page again, with the service's own words or what is wrong with it."""
     if isinstance(error, Refused):
-        return str(error)
-    return f"The service does not answer: {error}"
+        return _page(str(error), error.status)
+    return _page(f"The service does not answer: {error}. Try again.", 503)

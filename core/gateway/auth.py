@@ -13,12 +13,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
+from starlette.requests import ClientDisconnect
 from starlette.routing import compile_path
 
 from core.errors import ConductorError
 from core.gateway import errors
 from core.gateway.document import with_errors
-from core.gateway.exchange import Receive, Scope, Send
+from core.gateway.exchange import Message, Receive, Scope, Send
 from core.identity.authority import require
 from core.identity.principal import ACTING, AccessRole
 
@@ -35,6 +36,10 @@ OPEN = {ROLE_KEY: NOBODY}
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
+class _ShutOut(OSError):
+    """Raised into an answer under way, as if its reader had left."""
+
+
 class GuardedAdmin:
     """The admin application behind its door."""
 
@@ -48,14 +53,25 @@ class GuardedAdmin:
         peer = (scope.get("client") or ("", 0))[0]
         try:
             who = await service.authority.identify(scope["headers"], peer)
-            require(who, self.least_role(scope["method"], scope["path"]))
+            least = self.least_role(scope["method"], scope["path"])
+            require(who, least)
         except ConductorError as error:
             service.counters[f"admin.refused.{error.status}"] += 1
             await _refuse(error, service.new_request_id(), send)
             return
+
+        async def watched(message: Message) -> None:
+            """A long answer ends once its reader would not be let in any more."""
+            if message.get("more_body") and not await service.authority.holds(who, least):
+                await send({"type": "http.response.body", "body": b""})
+                raise _ShutOut
+            await send(message)
+
         token = ACTING.set(who)
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, watched)
+        except (_ShutOut, ClientDisconnect):
+            service.counters["admin.cut"] += 1
         finally:
             ACTING.reset(token)
 

@@ -97,6 +97,14 @@ class Authority:
             return Principal(name="admin-token", role=admin, kind=Kind.TOKEN, peer=where)
         return await self._known(shown, where)
 
+    async def holds(self, who: Principal, least: AccessRole | None) -> bool:
+        """Whether somebody who was let in would be let in again now."""
+        if self._memory is None or not who.credential or least is None:
+            return True
+        found = self._memory.fresh(who.credential) or await self._memory.get(who.credential)
+        good = found is not None and found.good_at(self._clock.wall())
+        return good and found is not None and AccessRole(found.role).covers(least)
+
     def origin(self, headers: dict[bytes, bytes], peer: str) -> str:
         """Where a request comes from, as far as it can be trusted."""
         forwarded = headers.get(b"x-forwarded-for", b"").decode("latin-1")

@@ -8,6 +8,7 @@ instead, and says what to do.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from ipaddress import ip_network
 from pathlib import Path
@@ -64,10 +65,10 @@ class FirstStart:
         *,
         store: IdentityStore,
         clock: Clock,
-        say: Callable[[str], None] = lambda text: print(text, flush=True),
+        tell: Callable[[str, Path], None] | None = None,
     ) -> None:
         self._settings, self._server, self._state_dir = settings, server, state_dir
-        self._store, self._clock, self._say = store, clock, say
+        self._store, self._clock, self._tell = store, clock, tell or print_once
         self.done = False
 
     def run(self) -> None:
@@ -98,5 +99,12 @@ class FirstStart:
         identities = Identities(self._store, self._clock)
         made, _ = identities.create_token(TOKEN_NAME, AccessRole.ADMIN, reason="first start")
         path = admin_file.write(self._state_dir, made.text)
-        # To whoever started it, this once; never to the log.
-        self._say(f"first start: an administrator's token, also in {path}:\n  {made.text}")
+        self._tell(made.text, path)
+
+
+def print_once(token: str, path: Path) -> None:
+    """Show the token to whoever started the service at a terminal; where standard output goes to
+    a log, only its place."""
+    print(f"first start: an administrator's token is in {path}", flush=True)
+    if sys.stdout.isatty():
+        print(f"  {token}", flush=True)

@@ -11,7 +11,7 @@ from core.errors import Invalid
 from core.identity import admin_file
 from core.identity.authority import Authority, AuthRules
 from core.identity.credentials import digest
-from core.identity.first_start import FirstStart, auth_rules
+from core.identity.first_start import FirstStart, auth_rules, print_once
 from core.identity.identities import Identities
 from core.identity.principal import AccessRole
 from core.settings import AuthSettings, ServerAddress, load_settings
@@ -86,9 +86,14 @@ def store(tmp_path):
 
 def first_start(tmp_path, store, host="127.0.0.1", said=None, **auth):
     server = ServerAddress(host=host)
-    say = (said if said is not None else []).append
+    told = said if said is not None else []
     return FirstStart(
-        AuthSettings(**auth), server, tmp_path / "state", store=store, clock=SystemClock(), say=say
+        AuthSettings(**auth),
+        server,
+        tmp_path / "state",
+        store=store,
+        clock=SystemClock(),
+        tell=lambda token, path: told.append(token),
     )
 
 
@@ -98,7 +103,7 @@ async def test_a_first_start_leaves_one_token_for_its_owner_alone(tmp_path, stor
     path = admin_file.path_of(tmp_path / "state")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     token = admin_file.read(tmp_path / "state")
-    assert "".join(said).count(token) == 1
+    assert said == [token]
     first_start(tmp_path, store, said=said).run()
     assert len(said) == 1 and admin_file.read(tmp_path / "state") == token
     authority = Authority(store=store)
@@ -127,6 +132,14 @@ def test_a_first_start_without_a_database_waits_for_it(tmp_path):
     with open_storage(f"sqlite:///{tmp_path}/not-there.db"):
         first.run()
     assert first.done and admin_file.read(tmp_path / "state")
+
+
+def test_the_first_token_is_printed_to_a_terminal_only(tmp_path, capsys, monkeypatch):
+    print_once("the-token", tmp_path)
+    assert "the-token" not in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    print_once("the-token", tmp_path)
+    assert capsys.readouterr().out.count("the-token") == 1
 
 
 @pytest.mark.parametrize(

@@ -106,3 +106,19 @@ async def test_no_spelling_of_a_path_gets_past_the_door(tmp_path, path):
             url = aiohttp.client.URL(w.url + path, encoded=True)
             async with raw.get(url, headers=headers) as answer:
                 assert answer.status in (403, 404), await answer.text()
+
+
+async def test_a_stream_ends_when_its_reader_is_shut_out(tmp_path):
+    async with guarded_world(tmp_path) as w:
+        acts = w.extra["acts"]
+        made, _ = acts.create_token("reader", AccessRole.VIEWER)
+        headers = {"authorization": f"Bearer {made.text}"}
+        async with w.client.get(f"{w.url}/admin/v1/events?kind=test", headers=headers) as stream:
+            assert b"connected" in await stream.content.readuntil(b"\n\n")
+            w.service.record_event("test.first", "", {})
+            assert b"test.first" in await stream.content.readuntil(b"\n\n")
+            acts.revoke_token(made.id)
+            w.service.forget_identities()
+            w.service.record_event("test.second", "", {})
+            rest = await stream.content.read()
+            assert b"test.second" not in rest
