@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from gateway_world import Engine, engines, gateway
+from gateway_world import Engine, engines, gateway, until
 
 from core.tunables import Tunables
 
@@ -19,8 +19,8 @@ def four():
         yield made
 
 
-async def flood(w, start: int) -> list[str]:
-    """Nodes that served 64 requests sent at once, all with one new prefix."""
+async def flood(w, four, start: int) -> list[str]:
+    """Nodes that served 64 requests with one new prefix, all there before a step was computed."""
     shared = list(range(start, start + SHARED))
 
     async def one(i: int) -> str:
@@ -28,7 +28,23 @@ async def flood(w, start: int) -> list[str]:
         assert answer.status == 200
         return answer.headers["x-conductor-node"]
 
-    return await asyncio.gather(*(one(i) for i in range(REQUESTS)))
+    service = w.service
+    await stand_still(w, four, "engine")
+    tasks = [asyncio.create_task(one(i)) for i in range(REQUESTS)]
+    try:
+        await until(
+            lambda: len(service.conductor.ledger.open) + len(service.waiting.queue) == REQUESTS
+        )
+    finally:
+        await stand_still(w, four, "")
+    return await asyncio.gather(*tasks)
+
+
+async def stand_still(w, four, how: str) -> None:
+    """Let the engines compute nothing, or go on."""
+    for engine in four:
+        async with w.client.post(f"{engine.url}/emulated/faults", json={"hang": how}) as answer:
+            assert answer.status == 200
 
 
 async def computed(w, engine) -> int:
@@ -42,7 +58,7 @@ async def test_a_flood_with_one_cold_prefix_is_prefilled_on_two_nodes_at_most(fo
     tunables = Tunables().changed({"admission.mode": mode, "admission.room_s": 0.2})
     async with gateway(*specs, tunables=tunables) as w:
         before = [await computed(w, e) for e in four]
-        nodes = await flood(w, 10_000 if mode == "off" else 20_000)
+        nodes = await flood(w, four, 10_000 if mode == "off" else 20_000)
         did = [await computed(w, e) - b for e, b in zip(four, before, strict=True)]
         whole = [n for n in did if n >= SHARED]
         assert 1 <= len(whole) <= 2 and len(set(nodes)) <= 2
