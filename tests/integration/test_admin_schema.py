@@ -104,6 +104,7 @@ async def run(folder, *, valid: int, invalid: int) -> Caller:
     return caller
 
 
+@pytest.mark.timeout(400)
 async def test_every_answer_is_what_the_document_says(tmp_path):
     caller = await run(tmp_path, valid=3, invalid=2)
     assert caller.statuses[200] > 50 and caller.statuses[422] > 20
