@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import aiohttp
-import pytest
 from gateway_world import gateway
+from yarl import URL
 
 from core.clock import SystemClock
 from core.gateway.admin import create_admin
@@ -97,15 +97,16 @@ async def test_credentials_that_are_over_open_nothing(tmp_path):
                 assert await status(w, method, path, text) in (401, 429), path
 
 
-@pytest.mark.parametrize("path", ["/admin/v1/audit/", "/admin/v1//audit", "/admin/v1/AUDIT",
-                                  "/admin/v1/%61udit", "/admin/v1/users/../audit"])  # fmt: skip
-async def test_no_spelling_of_a_path_gets_past_the_door(tmp_path, path):
-    async with guarded_world(tmp_path) as w:
+SPELLINGS = ("audit/", "/audit", "AUDIT", "%61udit", "users/../audit", "audit;x", "audit%2F")
+
+
+async def test_no_spelling_of_a_path_gets_past_the_door(tmp_path):
+    async with guarded_world(tmp_path) as w, aiohttp.ClientSession() as raw:
         headers = {"authorization": f"Bearer {w.extra['tokens']['operator']}"}
-        async with aiohttp.ClientSession() as raw:
-            url = aiohttp.client.URL(w.url + path, encoded=True)
+        for spelling in SPELLINGS:
+            url = URL(f"{w.url}/admin/v1/{spelling}", encoded=True)
             async with raw.get(url, headers=headers) as answer:
-                assert answer.status in (403, 404), await answer.text()
+                assert answer.status in (403, 404), (spelling, await answer.text())
 
 
 async def test_a_stream_ends_when_its_reader_is_shut_out(tmp_path):
