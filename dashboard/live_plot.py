@@ -17,7 +17,7 @@ import streamlit as st
 from dashboard.theme import Figure
 
 _JS = Path(__file__).with_name("live_plot.js").read_text()
-_HTML = "<div class='cd-plot' role='img' aria-label='Chart' style='width:100%'></div>"
+_HTML = "<div class='cd-plot' role='figure' aria-label='Chart' style='width:100%'></div>"
 _NAME = "conductor_live_plot"
 
 

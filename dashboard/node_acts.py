@@ -54,7 +54,7 @@ def _take_out(node: str, name: NodeAct) -> None:
     if _confirmed(f"{name.capitalize()} {node}", ready=bool(reason)):
         why = wire.ActionReason(reason=reason, author=acting.author())
         acting.attempt(lambda: fleet().node_act(node, name, why), f"Done: {name} {node}")
-        st.rerun()
+        _done()
 
 
 @st.dialog("Weight")
@@ -70,7 +70,7 @@ def _weight(node: str, weight: float) -> None:
     if _confirmed(f"Set the weight of {node}", ready=bool(reason)):
         change = wire.NodeChange(weight=float(value), reason=reason, author=acting.author())
         acting.attempt(lambda: fleet().change_node(node, change), f"{node} weighs {value:g} now")
-        st.rerun()
+        _done()
 
 
 @st.dialog("Note")
@@ -80,7 +80,7 @@ def _note(node: str, text: str) -> None:
     if _confirmed("Keep the note", ready=True):
         change = wire.NodeChange(note=note.strip(), author=acting.author())
         acting.attempt(lambda: fleet().change_node(node, change), f"The note of {node} is kept")
-        st.rerun()
+        _done()
 
 
 @st.dialog("Remove a node")
@@ -95,7 +95,13 @@ def _remove(node: str) -> None:
         why = wire.ActionReason(reason=reason, author=acting.author())
         if acting.attempt(lambda: fleet().remove_node(node, why), f"{node} is removed"):
             st.query_params.pop("node", None)
-        st.rerun()
+        _done()
+
+
+def _done() -> None:
+    """After an act: the page is drawn anew, from a state that knows of it."""
+    session.feed().poll()
+    st.rerun()
 
 
 def _confirmed(label: str, *, ready: bool) -> bool:

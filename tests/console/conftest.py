@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 from stack import Stack
+from watching import ARGS, Watched, watch
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +36,24 @@ def chromium() -> Path:
     if not found:
         pytest.skip("no Chromium found: install one, or name it in CHROMIUM")
     return Path(found)
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: Path) -> Iterator[Browser]:
+    """One browser a module."""
+    with sync_playwright() as p:
+        launched = p.chromium.launch(executable_path=str(chromium), args=ARGS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(params=["light", "dark"])
+def watched(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Watched]:
+    """A page in either scheme."""
+    yield from watch(browser, request.param)
+
+
+@pytest.fixture
+def plain(browser: Browser) -> Iterator[Watched]:
+    """A page in the light scheme."""
+    yield from watch(browser, "light")

@@ -4,87 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, Response, expect, sync_playwright
+from playwright.sync_api import Locator, Page, expect
 from stack import Stack
+from watching import Watched, plots
 
-ARGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update",
-]  # fmt: skip
-WAIT_MS = 60_000
-LOCAL = re.compile(r"^(http://127\.0\.0\.1[:/]|ws://127\.0\.0\.1:|data:|blob:)")
-PROBE = re.compile(r"/[a-z]+/_stcore/(health|host-config)")
-"""Streamlit looks for its server below the address of a deep link before it asks the root."""
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
-expect.set_options(timeout=WAIT_MS)
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: Path) -> Iterator[Browser]:
-    with sync_playwright() as p:
-        launched = p.chromium.launch(executable_path=str(chromium), args=ARGS)
-        yield launched
-        launched.close()
-
-
-class Watched:
-    """A page, and everything that went wrong on it."""
-
-    def __init__(self, page: Page) -> None:
-        self.page = page
-        self.foreign: list[str] = []
-        self.failed: list[str] = []
-        self.errors: list[str] = []
-        page.on("request", lambda r: LOCAL.match(r.url) or self.foreign.append(r.url))
-        page.on("response", self._response)
-        page.on("pageerror", lambda e: self.errors.append(str(e)))
-        page.on("console", lambda m: m.type == "error" and self._console(m.text))
-
-    def _response(self, r: Response) -> None:
-        if r.status >= 400 and not PROBE.search(r.url):
-            self.failed.append(f"{r.status} {r.url}")
-
-    def _console(self, text: str) -> None:
-        # A failed load is judged by its response, which names the address.
-        if not text.startswith("Failed to load resource"):
-            self.errors.append(text)
-
-    def check(self) -> None:
-        """Nothing foreign, nothing failed, no error, no exception box."""
-        assert self.foreign == []
-        assert self.failed == []
-        assert self.errors == []
-        expect(self.page.get_by_test_id("stException")).to_have_count(0)
-
-
-@pytest.fixture(params=["light", "dark"])
-def watched(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Watched]:
-    yield from _watched(browser, request.param)
-
-
-@pytest.fixture
-def plain(browser: Browser) -> Iterator[Watched]:
-    yield from _watched(browser, "light")
-
-
-def _watched(browser: Browser, scheme: str) -> Iterator[Watched]:
-    context = browser.new_context(
-        viewport={"width": 1440, "height": 1300},
-        color_scheme=scheme,  # type: ignore[arg-type]
-        timezone_id="Asia/Tokyo",
-    )
-    page = context.new_page()
-    page.set_default_timeout(WAIT_MS)
-    yield Watched(page)
-    context.close()
-
-
-def plots(page: Page, count: int) -> None:
-    expect(page.locator(".cd-plot.js-plotly-plot")).to_have_count(count)
 
 
 def test_overview_is_whole_and_asks_nobody_else(watched: Watched, stack: Stack) -> None:

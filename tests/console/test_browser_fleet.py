@@ -1,0 +1,127 @@
+"""The fleet's pages in a real browser: a walk through all pages, and acts end to end."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from axe import script, violations
+from playwright.sync_api import Page, expect
+from stack import Stack
+from test_control_pages import until
+from watching import Watched, go, plots, settled
+
+from dashboard.navigation import SECTIONS, address, present
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
+ROW_CHECKBOX = {"x": 17, "y": 51}
+
+
+@pytest.fixture(scope="module")
+def hot(stack: Stack) -> str:
+    """Key of the hottest prefix, which the index lists."""
+    stack.send(8, base=30_000, tenant="walkers")
+
+    def found() -> list[str]:
+        prefixes = stack.get("/cache/hot", limit=1)["prefixes"]
+        return [p["key"] for p in prefixes if p["holders"]]
+
+    until(found)
+    return found()[0]
+
+
+def test_every_page_is_reached_without_an_error_and_can_be_used_by_everybody(
+    watched: Watched, stack: Stack, hot: str
+) -> None:
+    page, source = watched.page, script()
+    page.goto(stack.console_url)
+    settled(page)
+    assert present().keys() == SECTIONS.keys()
+    found: list[str] = []
+    for section, entries in present().items():
+        for entry in entries:
+            go(page, section, entry.title)
+            expect(page).to_have_url(re.compile(re.escape(address(entry.name)) + r"(\?|$)"))
+            settled(page)
+            found += [f"{entry.name}: {words}" for words in violations(page, source)]
+            watched.check()
+    assert not found, "\n".join(found)
+
+
+def test_a_node_is_drained_and_taken_back(plain: Watched, stack: Stack) -> None:
+    page = plain.page
+    page.goto(f"{stack.console_url}/nodes?node=both-3")
+    _act(page, "Drain", "both-3", "new driver")
+    expect(page.get_by_text("Done: drain both-3")).to_be_visible()
+    expect(page.get_by_text("Drained by")).to_be_visible()
+    drain = stack.get("/nodes/both-3")["drain"]
+    assert (drain["state"], drain["reason"]) == ("drained", "new driver")
+    assert not stack.get("/nodes/both-3")["eligible"]
+    _act(page, "Undrain", "both-3", "driver is in")
+    expect(page.get_by_text("Done: undrain both-3")).to_be_visible()
+    assert stack.get("/nodes/both-3")["eligible"]
+    plain.check()
+
+
+def _act(page: Page, name: str, node: str, reason: str) -> None:
+    page.get_by_role("button", name=f"{name} …", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    button = dialog.get_by_role("button", name=f"{name} {node}")
+    expect(button).to_be_disabled()
+    dialog.get_by_label("Reason (required)").fill(reason)
+    page.keyboard.press("Tab")
+    expect(button).to_be_enabled()
+    button.click()
+    expect(dialog).to_have_count(0)
+
+
+def test_a_hot_prefix_is_followed_to_its_replicas(plain: Watched, stack: Stack, hot: str) -> None:
+    page = plain.page
+    page.goto(f"{stack.console_url}/cache?view=Hot+prefixes")
+    tables = page.get_by_test_id("stDataFrame")
+    expect(tables.first).to_be_visible()
+    page.wait_for_timeout(1000)
+    tables.first.click(position=ROW_CHECKBOX)
+    expect(page).to_have_url(re.compile(r"prefix=[0-9a-f]{16}"))
+    key = page.url.rpartition("prefix=")[2][:16]
+    expect(page.get_by_role("heading", name="Its replicas")).to_be_visible()
+    expect(tables).to_have_count(2)
+    page.wait_for_timeout(1000)
+    tables.nth(1).click(position=ROW_CHECKBOX)
+    expect(page).to_have_url(re.compile(r"/nodes\?.*node="))
+    node = page.url.rpartition("node=")[2].partition("&")[0]
+    holders = {h["node"] for h in stack.get(f"/cache/prefixes/{key}")["holders"]}
+    assert node in holders
+    expect(page.get_by_text("Hottest prefixes it holds")).to_be_visible()
+    plain.check()
+
+
+def test_a_click_in_the_tree_goes_deeper_and_the_breadcrumb_back(
+    plain: Watched, stack: Stack, hot: str
+) -> None:
+    page = plain.page
+    page.goto(f"{stack.console_url}/cache")
+    plots(page, 1)
+    page.locator(".st-key-tree .slice").nth(1).click(force=True)
+    expect(page).to_have_url(re.compile(r"trail=[0-9a-f]{16}"))
+    expect(page.get_by_role("button", name="All prompts")).to_be_enabled()
+    page.get_by_role("button", name="All prompts").click()
+    expect(page).not_to_have_url(re.compile("trail="))
+    plain.check()
+
+
+def test_a_pinned_window_stays_in_the_address_from_page_to_page(
+    plain: Watched, stack: Stack
+) -> None:
+    page = plain.page
+    page.goto(stack.console_url)
+    page.get_by_role("button", name="Pin").click()
+    fixed = re.compile(r"from=[^&]+.*range=custom|range=custom.*from=[^&]+")
+    expect(page).to_have_url(fixed)
+    go(page, "", "SLO")
+    expect(page).to_have_url(re.compile("/slo"))
+    expect(page).to_have_url(fixed)
+    page.reload()
+    expect(page.get_by_role("group", name="From (UTC)")).to_be_visible()
+    expect(page).to_have_url(fixed)
+    plain.check()
