@@ -1,7 +1,8 @@
-"""Makes the README's pictures: `python -m tests.console.screenshots` with Chromium installed.
+"""Makes pictures of every page: `python -m tests.console.screenshots` with Chromium installed.
 
 A seeded workload over six emulated engines, so that the pictures differ between runs in their
-times only.
+times only. The README's pictures go to `dashboard/screenshots`, all pages in two widths to
+`build/screenshots`, for whoever looks whether they are fit to be seen.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from playwright.sync_api import Page, sync_playwright
 
 HERE = Path(__file__).parent
 OUT = HERE.parents[1] / "dashboard" / "screenshots"
+EVERY = HERE.parents[1] / "build" / "screenshots"
+WIDTHS_PX = (1440, 900)
 WARM_S = 150.0
 RATE_PER_S = 5.0
 SPEED = 0.2
@@ -52,7 +55,21 @@ def _take(stack: object, out: Path) -> None:
         _shoot(page, url + "/", 4, out / "overview.png")
         page.set_viewport_size({"width": 1440, "height": 1700})
         _shoot(page, f"{url}/decisions?decision={split[0]['id']}", 3, out / "decision.png")
+        _shoot(page, f"{url}/cache", 1, out / "cache.png")
+        _every_page(page, url)
         browser.close()
+
+
+def _every_page(page: Page, url: str) -> None:
+    """All pages in both widths, as long as they are."""
+    from dashboard.navigation import address, present
+
+    EVERY.mkdir(parents=True, exist_ok=True)
+    for width in WIDTHS_PX:
+        page.set_viewport_size({"width": width, "height": 1600})
+        for entry in (e for entries in present().values() for e in entries):
+            path = EVERY / f"{entry.name}-{width}.png"
+            _shoot(page, f"{url}{address(entry.name)}?range=15m", 0, path)
 
 
 def _finished(row: dict[str, Any]) -> bool:
@@ -60,10 +77,13 @@ def _finished(row: dict[str, Any]) -> bool:
 
 
 def _shoot(page: Page, url: str, plots: int, path: Path) -> None:
+    """A picture once the frame stands, `plots` charts at least are drawn, and none is missing."""
     page.goto(url)
-    drawn = f"() => document.querySelectorAll('.cd-plot.js-plotly-plot').length >= {plots}"
+    drawn = f"""() => document.querySelector('.cd-strip')
+        && document.querySelectorAll('.cd-plot.js-plotly-plot').length >= {plots}
+        && !document.querySelector('[data-testid=stSkeleton], .cd-plot:not(.js-plotly-plot)')"""
     page.wait_for_function(drawn, polling=200, timeout=60_000)
-    page.wait_for_timeout(1500)
+    page.wait_for_timeout(2500)
     page.screenshot(path=path)
 
 

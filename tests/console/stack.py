@@ -108,7 +108,8 @@ class Stack:
 
     def get(self, path: str, **params: Any) -> Any:
         """An answer of the admin API."""
-        answer = httpx.get(f"{self.url}/admin/v1{path}", params=params, trust_env=False)
+        url = f"{self.url}/admin/v1{path}"
+        answer = httpx.get(url, params=params, trust_env=False, timeout=30)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
