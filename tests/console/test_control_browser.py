@@ -11,18 +11,18 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 from stack import Stack
-from test_browser import WAIT_MS, Watched, browser  # noqa: F401 (the fixture)
+from watching import WAIT_MS, Watched
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-def operator(browser: Browser) -> Iterator[Watched]:  # noqa: F811
+def operator(browser: Browser) -> Iterator[Watched]:
     yield from _at_work(browser)
 
 
 @pytest.fixture
-def other(browser: Browser) -> Iterator[Watched]:  # noqa: F811
+def other(browser: Browser) -> Iterator[Watched]:
     yield from _at_work(browser)
 
 
