@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
-from core import admin_cli, admin_token, cache_cli, cpp_cli, identity_cli
+from core import admin_cli, admin_token, cache_cli, cpp_cli, identity_cli, watch_cli
 from core.control import cli as control
 from core.errors import ConductorError, UsageError
 from core.settings import load_settings
@@ -226,6 +226,7 @@ simulation.register(app)
 control.register(app)
 admin_cli.register(app)
 cache_cli.register(app)
+watch_cli.register(app)
 cpp_cli.register(app)
 storage_cli.register(app)
 identity_cli.register(app)

@@ -7,8 +7,11 @@ import json
 
 import pytest
 from gateway_world import Engine, engines, gateway, until
+from typer.testing import CliRunner
 
 from core import wire
+from core.admin_cli import Refused
+from core.cli import app
 from core.domain import NodeId, Trust
 from core.engines.addresses import networks
 from core.engines.guard import AddressGuard
@@ -171,3 +174,23 @@ async def test_the_forecast_is_shown_and_used_only_while_it_is_better(pair):
         assert found.in_use and found.growth == 1.0  # the next turn of its job hands it over
         w.service.conductor.growth = forecaster.growth
         assert (await ask(w, "/forecast", wire.ForecastView)).growth > 1.0
+
+
+async def test_commands_show_alerts_and_jobs(pair):
+    async def command(*words):
+        arguments = [*words, "--url", w.url]
+        return await asyncio.to_thread(CliRunner().invoke, app, arguments, env={"COLUMNS": "300"})
+
+    async with gateway(*(e.spec() for e in pair)) as w:
+        for _ in range(100):
+            w.service.monitoring.ended(w.service.clock.now(), bad=True, error=False)
+        w.service.monitoring.sample()
+        assert "slo_burn_fast" in (await command("alerts")).stdout
+        note = ("acknowledge", "slo_burn_fast", "-m", "a load test", "--author", "ada")
+        assert "a load test" in (await command(*note)).stdout
+        assert "ada" in (await command("alerts", "--all")).stdout
+        found = wire.JobList.model_validate_json((await command("jobs", "--json")).stdout)
+        assert "monitors" in {j.name for j in found.jobs}
+        assert "monitors" in (await command("jobs")).stdout
+        refused = await command("acknowledge", "panic", "-m", "nothing yet")
+        assert isinstance(refused.exception, Refused)
