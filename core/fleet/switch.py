@@ -131,7 +131,8 @@ class RateWindow:
 
     def add(self, failed: bool, now: float, window_s: float) -> None:
         """Count one outcome at `now`."""
-        self._advance(now, window_s)
+        if int(now / window_s * BUCKETS) != self._tick or window_s != self._window_s:
+            self._advance(now, window_s)
         (self._bad if failed else self._good)[self._tick % BUCKETS] += 1
 
     def totals(self, now: float, window_s: float) -> tuple[int, int]:

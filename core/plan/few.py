@@ -15,7 +15,7 @@ import numpy as np
 
 from core.domain import Request
 from core.fleet.state import FleetState
-from core.plan.prefill import SENDERS_MAX, Chosen, Ints, LiveCandidates, Rows
+from core.plan.prefill import SENDERS_MAX, Chosen, Column, Ints, LiveCandidates, Rows
 from core.plan.transfer import Topology
 from core.tunables import Tunables
 
@@ -86,15 +86,6 @@ class FewCandidates(LiveCandidates):
             self.prefills[row],
             self._source if self.fetching is not None and self.fetching[row] else None,
         )
-
-    def __getattr__(self, name: str) -> Any:
-        """Make the array of a column that nobody has asked for yet."""
-        column = _COLUMNS.get(name)
-        if column is None:
-            return super().__getattr__(name)
-        value = column(self)
-        setattr(self, name, value)
-        return value
 
     def _wait_and_compute(self, slots: Sequence[int], now: float) -> None:
         """Queue and prefill seconds (core.fleet.load.queue_s, core.plan.prefill)."""
@@ -179,6 +170,8 @@ _COLUMNS: dict[str, Callable[[FewCandidates], Any]] = {
     "fetched_prefill_s": lambda c: np.array(c.prefills, np.float64),
     "transfer_s": lambda c: np.array(c.transfers, np.float64),
 }
+for _name, _compute in _COLUMNS.items():
+    setattr(FewCandidates, _name, Column(_name, _compute))
 
 
 def candidates(count: int) -> type[LiveCandidates]:

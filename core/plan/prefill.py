@@ -111,12 +111,29 @@ def plan_fetch(
     )
 
 
+class Column:
+    """A column of candidates that is computed when it is first asked for."""
+
+    __slots__ = ("_compute", "_name")
+
+    def __init__(self, name: str, compute: Callable[[Any], Any]) -> None:
+        self._name, self._compute = name, compute
+
+    def __get__(self, c: Any, owner: type) -> Any:
+        """Compute it; from then on the instance's own attribute answers."""
+        value = c.__dict__[self._name] = self._compute(c)
+        return value
+
+
 class LiveCandidates(Candidates):
     """Candidates read from the fleet at `now`; a column is computed when it is first asked for.
 
     rows: slots of the candidates, or slice(None) for all. needs: the costly columns ("network",
     "session") that the policy reads; without them those columns stay neutral.
     """
+
+    believed: Bools | None
+    """By slot: whose own gauges may still be believed; None where no node ever told any."""
 
     def __init__(
         self,
@@ -159,15 +176,6 @@ class LiveCandidates(Candidates):
             float(self.fetched_prefill_s[row]),
             plan.source if plan is not None and plan.fetch[row] else None,
         )
-
-    def __getattr__(self, name: str) -> Any:
-        """Compute a column that nobody has asked for yet."""
-        compute = _LAZY.get(name)
-        if compute is None:
-            raise AttributeError(name)
-        value = compute(self)
-        setattr(self, name, value)
-        return value
 
     def _plan_fetch(self, recompute_s: Floats) -> FetchPlan | None:
         if not self.reachable_tokens or not self._t.fetch.enabled or not self._fleet.any_can_fetch:
@@ -245,6 +253,8 @@ _LAZY: dict[str, Callable[[LiveCandidates], Any]] = {
     "inflight_tokens": lambda c: c._fleet.prompt_tokens[c._rows],
     "believed": _believed,
 }
+for _name, _compute in _LAZY.items():
+    setattr(LiveCandidates, _name, Column(_name, _compute))
 
 
 def _prefill_s(fleet: FleetState, rows: Rows, length: int, prefix: Ints | int) -> Floats:
