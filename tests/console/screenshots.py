@@ -55,13 +55,14 @@ def _take(stack: object, out: Path) -> None:
         _shoot(page, url + "/", 4, out / "overview.png")
         page.set_viewport_size({"width": 1440, "height": 1700})
         _shoot(page, f"{url}/decisions?decision={split[0]['id']}", 3, out / "decision.png")
+        page.set_viewport_size({"width": 1440, "height": 1100})
         _shoot(page, f"{url}/cache", 1, out / "cache.png")
         _every_page(page, url)
         browser.close()
 
 
 def _every_page(page: Page, url: str) -> None:
-    """All pages in both widths, as long as they are."""
+    """All pages in both widths."""
     from dashboard.navigation import address, present
 
     EVERY.mkdir(parents=True, exist_ok=True)
