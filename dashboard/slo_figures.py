@@ -10,6 +10,9 @@ from dashboard.slo_models import calibration_words
 from dashboard.theme import Figure, Palette, axis_title, layout
 
 HEIGHT = 300
+_SECONDS = [m * 10.0**e for e in range(-4, 3) for m in (1, 2, 5)]
+_LOG_S: Figure = {"tickvals": _SECONDS, "ticktext": [f"{s:g}" for s in _SECONDS]}
+"""Ticks of a logarithmic axis in whole numbers: the library's own leave out the leading digits."""
 
 
 def margins(view: wire.TimingsView, p: Palette) -> Figure:
@@ -115,8 +118,8 @@ def calibration(c: wire.Calibration, p: Palette, colour: str) -> Figure:
             p,
             height=HEIGHT + 20,
             hovermode="closest",
-            xaxis={"type": "log", "title": axis_title(p, "predicted s"), "dtick": "D2"},
-            yaxis={"type": "log", "title": axis_title(p, "observed s"), "dtick": "D2"},
+            xaxis={"type": "log", "title": axis_title(p, "predicted s"), **_LOG_S},
+            yaxis={"type": "log", "title": axis_title(p, "observed s"), **_LOG_S},
             meta=calibration_words(c),
         ),
     }  # fmt: skip

@@ -91,7 +91,7 @@ def layout(p: Palette, *, height: int, **more: Any) -> Figure:
             "font": {"size": 12, "color": p.text},
             "traceorder": "normal",
         },
-        "xaxis": axis,
+        "xaxis": {**axis, "tickangle": 0},
         "yaxis": axis,
     }
     for name, value in more.items():
