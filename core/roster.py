@@ -13,6 +13,7 @@ from core.domain import (
     NodeSpec,
     Outcome,
     OutcomeKind,
+    Reason,
     Request,
     Slot,
     Telemetry,
@@ -245,7 +246,8 @@ class Roster:
         if self.learn:
             for size, chain in keys.items():
                 self.index.touch(chain, size, now)
-        if hotspot:
+        if hotspot and Reason.COLD_PREFIX not in d.excluded:
+            # Requests that were gathered on purpose say nothing of how the policy spreads.
             self._watch(d, now)
 
     def _expect(self, r: Reservation, now: float) -> None:

@@ -248,7 +248,7 @@ class Migration:
 class Hotspot:
     """Two-stage hotspot detector and the global breaker (S3 3.2, 5.1)."""
 
-    enabled: bool = flag(False, "detect and filter hotspots", "S3 3.2")
+    enabled: bool = flag(True, "detect and filter hotspots", "S3 3.2")
     window_s: float = number(60.0, 1.0, 3600.0, "s", "sliding window", "S3 5.1")
     requests_min: int = number(
         20, 1, 1_000_000, "requests", "of the group in the window before stage 1 speaks"
