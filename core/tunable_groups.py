@@ -128,6 +128,7 @@ class Slo:
 
     ttft_s: float = number(30.0, 0.001, 3600.0, "s", "time to first token", "F 5")
     tbt_s: float = number(0.2, 0.001, 60.0, "s", "time between tokens", "F 5")
+    classes: str = text("", "limits by model and tenant, e.g. `tenant=gold* ttft_s=2 tbt_s=0.05`")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from core.errors import Invalid
+from core.slo_classes import parse_classes
 from core.tunable_groups import (
     Admission,
     Alerts,
@@ -238,6 +239,7 @@ def _checked(path: str, f: dataclasses.Field[Any], value: Any) -> Any:
 
 
 def _check_whole(tree: Tunables) -> None:
+    parse_classes(tree.slo.classes)
     w = tree.weighted
     total = w.load + w.queue + w.compute + w.network + w.model
     if abs(total - 1.0) > 1e-6:

@@ -20,6 +20,7 @@ from core.errors import BadRequest
 from core.gateway.exchange import Exchange, integer_header, seconds_header
 from core.hashing import token_array
 from core.prompt import Prompt, Prompts, prompt_keys
+from core.slo_classes import class_limits
 
 OUTPUT_TOKENS_DEFAULT = 256
 _NAME_MAX = 256
@@ -126,8 +127,12 @@ async def take_in(
     names: Names,
     lengths: OutputLengths,
     ask_usage: bool,
+    slo_classes: str,
 ) -> Intake:
-    """Parse a chat or completion request and hash its prompt. BadRequest names the field."""
+    """Parse a chat or completion request and hash its prompt. BadRequest names the field.
+
+    slo_classes: the live limits by model and tenant (`core.slo_classes`).
+    """
     body = json_object(raw)
     if exchange.caller is not None:
         raw = salted(raw, body, exchange.caller.cache_salt)
@@ -151,7 +156,7 @@ async def take_in(
         keys=keys,
         output_tokens_expected=lengths.expected(base, output_cap(body)),
         adapter=adapter,
-        **identity(exchange, body),
+        **identity(exchange, body, base, slo_classes),
     )
     return Intake(
         raw=raw,
@@ -213,22 +218,27 @@ def model_name(body: Mapping[str, Any]) -> str:
     return name
 
 
-def identity(exchange: Exchange, body: Mapping[str, Any]) -> dict[str, Any]:
+def identity(
+    exchange: Exchange, body: Mapping[str, Any], model: str, slo_classes: str
+) -> dict[str, Any]:
     """Tenant, priority, session and limits, from our headers (and the body's session id).
 
-    The tenant is that of the request's key; only a request without one may name its own.
+    The tenant is that of the request's key; only a request without one may name its own. Limits
+    that the request does not bring are those of its class.
     """
     session, caller = body.get("session_id"), exchange.caller
     said = exchange.header(b"x-conductor-tenant").decode("latin-1")[:_NAME_MAX]
+    tenant = said if caller is None else caller.tenant
+    ttft_s, tbt_s = class_limits(slo_classes, model, tenant) if slo_classes else (None, None)
     return {
-        "tenant": said if caller is None else caller.tenant,
+        "tenant": tenant,
         "priority": integer_header(exchange, b"x-conductor-priority", low=-100, high=100) or 0,
         "session": (
             exchange.header(b"x-session-id").decode("latin-1")
             or (session if isinstance(session, str) else "")
         )[:_NAME_MAX],
-        "ttft_slo_s": seconds_header(exchange, b"x-conductor-ttft-slo-ms"),
-        "tbt_slo_s": seconds_header(exchange, b"x-conductor-tbt-slo-ms"),
+        "ttft_slo_s": seconds_header(exchange, b"x-conductor-ttft-slo-ms") or ttft_s,
+        "tbt_slo_s": seconds_header(exchange, b"x-conductor-tbt-slo-ms") or tbt_s,
     }
 
 

@@ -84,7 +84,7 @@ async def passthrough(service: Service, exchange: Exchange, flight: Flight) -> N
         prompt_tokens=max(len(raw) // _BYTES_PER_TOKEN, 1),
         output_tokens_expected=0,
         adapter=adapter,
-        **identity(exchange, body or {}),
+        **identity(exchange, body or {}, base, service.conductor.tunables.slo.classes),
     )
     intake = Intake(
         raw=raw,

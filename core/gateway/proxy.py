@@ -112,6 +112,7 @@ async def completion(service: Service, exchange: Exchange, flight: Flight) -> No
         names=service.names,
         lengths=service.lengths,
         ask_usage=service.limits.ask_usage,
+        slo_classes=service.conductor.tunables.slo.classes,
     )
     service.moves.saw(intake)
     await serve(service, exchange, flight, intake, arrived_s=arrived_s)

@@ -73,6 +73,7 @@ async def schedule(service: Service, exchange: Exchange, flight: Flight) -> None
         names=service.names,
         lengths=service.lengths,
         ask_usage=False,
+        slo_classes=service.conductor.tunables.slo.classes,
     )
     assert intake.body is not None
     options = _typed({k: intake.body[k] for k in _FIELDS if k in intake.body}, Options)
