@@ -153,19 +153,21 @@ async def test_no_database_no_change(four, tmp_path):
 async def test_a_change_waits_for_its_time_and_ends_by_itself(four, tmp_path):
     async with controlled(four, tmp_path) as w:
         live = w.service.conductor
-        now = datetime.now(UTC)
+        before, now = live.revision, datetime.now(UTC)
         body = {
             "changes": {"linear.beta": 0.8},
-            "at": (now + timedelta(seconds=3)).isoformat(),
+            "at": (now + timedelta(seconds=5)).isoformat(),
             "until": (now + timedelta(seconds=7)).isoformat(),
             **WHY,
         }
         asked = await call(w, "POST", "/scheduled", body, kind=wire.ScheduledView, status=201)
         assert asked.state == "pending" and live.tunables.linear.beta == 0.5
-        await until(lambda: live.tunables.linear.beta == 0.8)
-        await until(lambda: live.tunables.linear.beta == 0.5)
+        await until(lambda: live.revision == before + 2, deadline_s=60.0)
+        assert live.tunables.linear.beta == 0.5
         listed = await call(w, "GET", "/revisions", kind=wire.RevisionList)
-        assert [r.kind for r in listed.revisions][:2] == ["expiry", "scheduled"]
+        ended, begun = listed.revisions[:2]
+        assert (ended.kind, begun.kind) == ("expiry", "scheduled")
+        assert begun.changes["linear.beta"] == [0.5, 0.8] == ended.changes["linear.beta"][::-1]
         every = await call(w, "GET", "/scheduled?all=true", kind=wire.ScheduledList)
         assert {(s.action, s.state) for s in every.items} == {("apply", "done"), ("revert", "done")}
 
