@@ -358,8 +358,10 @@ class Conductor(Roster):
     def _stale(self, slot: int, now: float) -> bool:
         """Whether the chosen node's own gauges are too old: the ledger alone told its load."""
         fleet = self.fleet
+        if not fleet.telemetry_seen:
+            return False
         age = now - float(fleet.telemetry_at_s[slot])
-        return fleet.telemetry_seen and age > self.tunables.load.stale_after_s
+        return age > self.tunables.load.stale_after_s
 
 
 def _with_decode(p: Prediction, decode: DecodeChoice) -> Prediction:
@@ -375,6 +377,6 @@ def _with_decode(p: Prediction, decode: DecodeChoice) -> Prediction:
 
 def counted_ids(rng: random.Random) -> Callable[[], str]:
     """Ids that count up behind a random prefix: unique and ordered within one process."""
-    prefix = f"{rng.getrandbits(32):08x}"
+    form = f"{rng.getrandbits(32):08x}-%010x"
     numbers = count(1)
-    return lambda: f"{prefix}-{next(numbers):010x}"
+    return lambda: form % next(numbers)

@@ -92,15 +92,19 @@ class FewCandidates(LiveCandidates):
         cells, costs, length = self._fleet.cells, self._fleet.fixed.prefill, self.prompt_tokens
         queued, head = cells.queued_s.tolist(), cells.head_s.tolist()
         started = cells.head_started_s.tolist()
+        if not isinstance(slots, range):
+            queued, head = [queued[slot] for slot in slots], [head[slot] for slot in slots]
+            started, costs = [started[slot] for slot in slots], [costs[slot] for slot in slots]
         queues, computes = [], []
-        known = cost = None  # neighbours are often alike: same match, same cost
+        known = before = None  # neighbours are often alike: same match, same cost
         compute_s = 0.0
-        for slot, match in zip(slots, self.matches, strict=True):
-            done, most = now - started[slot], head[slot]
-            wait = queued[slot] - (done if done < most else most)
+        rows = zip(self.matches, queued, head, started, costs, strict=True)
+        for match, total, most, since, cost in rows:
+            done = now - since
+            wait = total - (done if done < most else most)
             queues.append(wait if wait > 0.0 else 0.0)
-            if match != known or costs[slot] is not cost:
-                known, cost = match, costs[slot]
+            if match != known or cost is not before:
+                known, before = match, cost
                 c0, c1, c2 = cost
                 compute_s = c0 + (length - match) * (c1 + c2 * (length + match))
             computes.append(compute_s)

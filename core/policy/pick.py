@@ -40,11 +40,12 @@ def _pick_few(values: list[float], sense: Literal["min", "max"], rng: Random) ->
     best = min(values) if sense == "min" else max(values)
     if best != best:  # min and max keep a NaN that comes first
         best = _best_number(values, sense)
+    margin = abs(best) * TIE_RELATIVE if math.isfinite(best) else 0.0
     if sense == "min":
-        most = best + _margin(best)
+        most = best + margin
         rows = [i for i, value in enumerate(values) if value <= most]
     else:
-        least = best - _margin(best)
+        least = best - margin
         rows = [i for i, value in enumerate(values) if value >= least]
     tied = len(rows)
     return (rows[0] if tied == 1 else rows[rng.randrange(tied)]), tied

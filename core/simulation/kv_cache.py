@@ -5,9 +5,9 @@ oldest. So a block is never younger than those before it in its chain: eviction 
 and the tiers together stay closed under prefixes, as in the engines. With a host tier, blocks
 that leave the GPU move there.
 
-The order is kept by accesses, not by blocks: each access has a number, a block carries the number
-of its latest one, and eviction goes through the accesses from the oldest on, taking the blocks
-that still carry its number. That makes an access a bulk operation of the dictionary.
+Blocks are kept by runs: stretches of one chain that were always used together, a run being split
+where a prompt parts from it. An access moves the runs on its way to the young end, the deepest
+first, so the oldest run always ends in a leaf, and all costs are by runs and slices, not blocks.
 """
 
 from __future__ import annotations
@@ -35,23 +35,33 @@ class CacheListener(Protocol):
         ...
 
 
+class _Run:
+    """Blocks of one chain in a row, all of the same age."""
+
+    __slots__ = ("keys",)
+
+    def __init__(self, keys: list[int]) -> None:
+        self.keys = keys
+
+
 class KvCache:
     """Blocks by key, oldest first. Capacities in blocks; a host capacity of 0 means no tier."""
 
     __slots__ = (
-        "accesses", "capacity", "evicted", "gpu", "host", "host_capacity", "latest", "listener",
-        "reserved",
+        "blocks", "capacity", "evicted", "host", "host_capacity", "listener", "order", "reserved",
+        "runs",
     )  # fmt: skip
 
     def __init__(self, capacity: int, listener: CacheListener, *, host_capacity: int = 0) -> None:
         self.capacity = capacity
         self.host_capacity = host_capacity
         self.listener = listener
-        self.gpu: dict[int, int] = {}
-        """Block -> number of its latest access."""
-        self.accesses: deque[tuple[int, Sequence[int]]] = deque()
-        """(number, blocks in chain order), oldest first."""
-        self.latest = 0
+        self.blocks = 0
+        """Held on the GPU."""
+        self.runs: dict[int, _Run] = {}
+        """The runs on the GPU by their first block."""
+        self.order: OrderedDict[_Run, None] = OrderedDict()
+        """The same, least recently used first."""
         self.host: OrderedDict[int, None] = OrderedDict()
         self.reserved = 0
         """Blocks taken by running decodes, out of reach for the cache."""
@@ -59,49 +69,78 @@ class KvCache:
 
     def match(self, keys: Sequence[int]) -> int:
         """Leading blocks of `keys` held in any tier."""
+        depth, end = self._on_gpu(keys), len(keys)
         if self.host:
-            gpu, host = self.gpu, self.host
-            return next(
-                (i for i, k in enumerate(keys) if k not in gpu and k not in host), len(keys)
-            )
-        # On the GPU alone a block is held only after those before it: bisect.
-        gpu, low, high = self.gpu, 0, len(keys)
-        if high and keys[-1] in gpu:
-            return high
-        while low < high:
-            middle = (low + high) >> 1
-            if keys[middle] in gpu:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+            while depth < end and keys[depth] in self.host:
+                depth += 1
+        return depth
 
     def host_blocks(self, keys: Sequence[int]) -> int:
         """How many of `keys` would have to be loaded from the host tier."""
         if not self.host:
             return 0
-        return sum(1 for key in keys if key not in self.gpu and key in self.host)
+        return sum(1 for key in keys[self._on_gpu(keys) :] if key in self.host)
 
     def insert(self, keys: Sequence[int]) -> None:
         """Hold all of `keys` (a chain from its start), now the latest used, evicting the oldest."""
         room = self.capacity - self.reserved
         if len(keys) > room:
             keys = keys[: max(room, 0)]
-        gpu = self.gpu
-        before = len(gpu)
-        latest = self.latest = self.latest + 1
-        for key in keys:
-            gpu[key] = latest
-        self.accesses.append((latest, keys))
-        # What was held is a leading part, so the number of new blocks tells which they are.
-        held = len(keys) - (len(gpu) - before)
-        new = keys[held:]
+        way, held = self._way(keys)
+        new = list(keys[held:])
         if new:
-            self.listener.stored(new, Medium.GPU, keys[held - 1] if held else None)
+            run = self.runs[new[0]] = _Run(new)
+            self.order[run] = None
+            self.blocks += len(new)
+        young = self.order.move_to_end
+        for run in reversed(way):
+            young(run)
+        if new:
+            self.listener.stored(keys[held:], Medium.GPU, keys[held - 1] if held else None)
             if self.host:
                 self._take_from_host(new)
-            if len(gpu) > room:
+            if self.blocks > room:
                 self._shrink()
+
+    def _on_gpu(self, keys: Sequence[int]) -> int:
+        """Leading blocks of `keys` held on the GPU. A key names the whole prefix before it, so
+        chains agree up to a block where they agree on it."""
+        runs, depth, end = self.runs, 0, len(keys)
+        while depth < end:
+            run = runs.get(keys[depth])
+            if run is None:
+                break
+            ahead = depth + len(run.keys)
+            if ahead > end or keys[ahead - 1] != run.keys[-1]:
+                return depth + _shared(run.keys, keys, depth)
+            depth = ahead
+        return depth
+
+    def _way(self, keys: Sequence[int]) -> tuple[list[_Run], int]:
+        """The runs that lead along `keys`, the last split where they part, and their length."""
+        runs, depth, end = self.runs, 0, len(keys)
+        way: list[_Run] = []
+        while depth < end:
+            run = runs.get(keys[depth])
+            if run is None:
+                break
+            ahead = depth + len(run.keys)
+            if ahead > end or keys[ahead - 1] != run.keys[-1]:
+                shared = _shared(run.keys, keys, depth)
+                way.append(self._split(run, shared))
+                return way, depth + shared
+            way.append(run)
+            depth = ahead
+        return way, depth
+
+    def _split(self, run: _Run, at: int) -> _Run:
+        """Part a run after its first `at` blocks; returns those. The rest keeps its age."""
+        head = _Run(run.keys[:at])
+        run.keys = run.keys[at:]
+        self.runs[head.keys[0]] = head
+        self.runs[run.keys[0]] = run
+        self.order[head] = None
+        return head
 
     def reserve(self, blocks: int) -> None:
         """Take `blocks` (negative: give back) for a running decode."""
@@ -110,45 +149,36 @@ class KvCache:
 
     def clear(self) -> None:
         """The node restarted; nobody is told, as nobody is there to tell."""
-        self.gpu.clear()
-        self.accesses.clear()
+        self.runs.clear()
+        self.order.clear()
+        self.blocks = 0
         self.host.clear()
         self.reserved = 0
 
     def _shrink(self) -> None:
-        gpu = self.gpu
-        over = len(gpu) - max(self.capacity - self.reserved, 0)
+        over = self.blocks - max(self.capacity - self.reserved, 0)
         if over <= 0:
             return
         gone = self._oldest(over)
-        _drain(map(gpu.pop, gone))
+        self.blocks -= len(gone)
         self.evicted += len(gone)
         if self.host_capacity:
             self._demote(gone)
         self.listener.removed(gone, Medium.GPU)
 
     def _oldest(self, count: int) -> list[int]:
-        """The `count` blocks to evict next, or all there are."""
-        number_of, accesses = self.gpu.get, self.accesses
+        """Take out the `count` blocks to evict next, or all there are."""
+        runs, order = self.runs, self.order
         found: list[int] = []
-        while accesses and len(found) < count:
-            number, keys = accesses.popleft()
-            # A later access to a block is one to all before it, so what is left is a tail.
-            if not keys or number_of(keys[-1]) != number:
-                continue
-            low, high = 0, len(keys) - 1
-            while low < high:
-                middle = (low + high) >> 1
-                if number_of(keys[middle]) == number:
-                    high = middle
-                else:
-                    low = middle + 1
-            over = len(found) + len(keys) - low - count
-            if over > 0:
-                accesses.appendleft((number, keys[low : low + over]))
-                low += over
-            tail = keys[low:]
-            found += tail[::-1]
+        while order and (over := count - len(found)) > 0:
+            run = next(iter(order))
+            keys = run.keys
+            if len(keys) <= over:
+                del order[run], runs[keys[0]]
+                found += keys[::-1]
+            else:
+                found += keys[: -over - 1 : -1]
+                del keys[-over:]
         return found
 
     def _demote(self, gone: list[int]) -> None:
@@ -171,3 +201,18 @@ class KvCache:
             del self.host[key]
         if back:
             self.listener.removed(back[::-1], Medium.CPU)
+
+
+def _shared(run: Sequence[int], keys: Sequence[int], depth: int) -> int:
+    """Leading blocks of `run` that `keys` has from `depth` on: the first at least, not all.
+
+    Chains agree up to a block where they agree on it: bisect.
+    """
+    low, high = 1, min(len(run), len(keys) - depth)
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if run[middle - 1] == keys[depth + middle - 1]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
