@@ -326,7 +326,8 @@ class Conductor(Roster):
             matched = int(case.match[slot])
             coming = seen - matched
         generation, nothing = fleet.cells.generation, decode.table is NOTHING_TO_DECODE
-        node, stays = fleet.node_at(slot), decode.slot == slot
+        node, life = fleet.node_at(slot), generation[slot]
+        stays = decode.slot == slot
         return Decision(
             id=DecisionId(self._new_id()),
             request=case.request,
@@ -335,10 +336,10 @@ class Conductor(Roster):
             revision=self.revision,
             prefill=node,
             prefill_slot=Slot(slot),
-            prefill_generation=generation[slot],
+            prefill_generation=life,
             decode=node if stays else fleet.node_at(decode.slot),
             decode_slot=Slot(decode.slot),
-            decode_generation=generation[decode.slot],
+            decode_generation=life if stays else generation[decode.slot],
             match_tokens=matched,
             reachable_tokens=reachable,
             coming_tokens=coming,

@@ -169,7 +169,8 @@ class Ledger:
         """A queued reservation's prefill is done: see `Reservation.prefill_done`."""
         if now > self._seen_s:
             self._seen_s = now
-        self._leave_queue(r, now)
+        d = r.decision
+        self._dequeue(r._key, d.prefill_slot, d.prefill_generation, r.new_tokens, now)
         r.phase = Phase.DECODE
         r.prefilled_s = now
         if r.moved:
@@ -185,15 +186,16 @@ class Ledger:
         if now > self._seen_s:
             self._seen_s = now
         was, r.phase, r.outcome = r.phase, Phase.CLOSED, outcome
+        d = r.decision
         if was is Phase.PREFILL:
-            self._leave_queue(r, now)
+            self._dequeue(r._key, d.prefill_slot, d.prefill_generation, r.new_tokens, now)
         if was is Phase.DECODE or r.moved:
             self._leave_batch(r)
         if was is Phase.PREFILL or not r.moved:
             self._release_prefill(r)
         del self.open[r._key]
         self.closed[outcome.kind] += 1
-        priority = r.decision.request.priority
+        priority = d.request.priority
         self.priorities[priority] -= 1
         if not self.priorities[priority]:
             del self.priorities[priority]
@@ -203,10 +205,6 @@ class Ledger:
         """Close a reservation whose owner left without an outcome, at the latest known time."""
         kind = OutcomeKind.CLIENT_ABORT if error in _ABORTS else OutcomeKind.LOST
         self.close(r, Outcome(kind=kind, error=error), self._seen_s)
-
-    def _leave_queue(self, r: Reservation, now: float) -> None:
-        d = r.decision
-        self._dequeue(r._key, d.prefill_slot, d.prefill_generation, r.new_tokens, now)
 
     def _dequeue(self, key: int, slot: int, generation: int, tokens: float, now: float) -> None:
         cells, place = self.fleet.cells, self._place(slot, generation)

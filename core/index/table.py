@@ -105,15 +105,17 @@ class BlockTable:
             fresh = keys[known:] if known else keys
             if len(held) + len(fresh) > self.entries_max:
                 fresh = self._fitting(lane, fresh)
-            entries = dict.fromkeys(fresh, lane.bit)
+            entries = set(fresh)
             if len(entries) != len(fresh):
                 raise ValueError("keys of one run must differ")
             # A block that is not listed has children only if it is loose, and few are.
-            if not (held.keys().isdisjoint(fresh) and entries.keys().isdisjoint(forest.loose)):
+            if not (held.keys().isdisjoint(fresh) and entries.isdisjoint(forest.loose)):
                 self._list_each(lane, keys, before)
                 return
             if fresh:
-                held.update(entries)
+                bit = lane.bit
+                for key in fresh:  # quicker than an update with a dictionary
+                    held[key] = bit
                 forest.link(keys[known - 1] if known else before, fresh[0])
                 forest.link_chain(fresh)
                 lane.blocks += len(fresh)
@@ -244,7 +246,11 @@ class BlockTable:
         if not gone:
             return left
         before = len(held)
-        _drain(map(held.pop, gone, _NO_CHILD))
+        try:
+            for key in gone:  # quicker than to pop
+                del held[key]
+        except KeyError:  # named twice
+            _drain(map(held.pop, gone, _NO_CHILD))
         lane.blocks -= before - len(held)
         links = list(map(children.pop, gone, _NO_CHILD))
         # Where the run went from its tail on, each one's child went just before it.
