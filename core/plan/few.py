@@ -142,7 +142,7 @@ class FewCandidates(LiveCandidates):
     def _take(self, row: int, prefill_s: float, transfer_s: float) -> None:
         """Plan the fetch of a row; the lists with fetching part from those without."""
         if self.fetching is None:
-            self.fetching = [False] * self.size
+            self.fetching = [False] * len(self.matches)
             self.prefixes, self.prefills = self.prefixes.copy(), self.prefills.copy()
         self.fetching[row] = True
         self.prefixes[row] = self.reachable_tokens
