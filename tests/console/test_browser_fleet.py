@@ -84,7 +84,7 @@ def test_a_hot_prefix_is_followed_to_its_replicas(plain: Watched, stack: Stack, 
     tables.first.click(position=ROW_CHECKBOX)
     expect(page).to_have_url(re.compile(r"prefix=[0-9a-f]{16}"))
     key = page.url.rpartition("prefix=")[2][:16]
-    expect(page.get_by_role("heading", name="Its replicas")).to_be_visible()
+    expect(page.get_by_role("heading", name="Its replicas").first).to_be_visible()
     expect(tables).to_have_count(2)
     page.wait_for_timeout(1000)
     tables.nth(1).click(position=ROW_CHECKBOX)

@@ -11,7 +11,13 @@ from core.control.lab import LabRules
 from core.tunables import Tunables
 
 START = Tunables().changed(
-    {"policy": "linear", "linear.alpha": 0.9, "linear.beta": 0.1, "admission.mode": "off"}
+    {
+        "policy": "linear",
+        "linear.alpha": 0.9,
+        "linear.beta": 0.1,
+        "admission.mode": "off",
+        "hotspot.enabled": False,
+    }
 )
 
 

@@ -17,7 +17,7 @@ async def test_an_address_that_is_none_leaves_the_node_without_stream_and_with_a
         await w.fleet.add(NodeSpec(id=NODE, url=engine.url, events=events))
         await w.healthy()
         assert w.trust is Trust.DEGRADED
-        assert "cannot follow events" in w.fleet.notes[NODE][-1]
+        assert "event stream is not followed" in w.fleet.notes[NODE][-1]
         await engine.complete(PROMPT)
         assert w.match() == 0
 
