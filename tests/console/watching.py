@@ -70,7 +70,7 @@ def plots(page: Page, count: int) -> None:
 
 def settled(page: Page) -> None:
     """Wait until the page is there: its frame, no skeleton, every chart drawn."""
-    expect(page.locator(".cd-strip")).to_be_visible()
+    expect(page.locator(".cd-strip").first).to_be_visible()
     expect(page.get_by_test_id("stSkeleton")).to_have_count(0)
     expect(page.locator("[data-test-script-state='running']")).to_have_count(0)
     page.wait_for_function(_DRAWN, polling=200)
