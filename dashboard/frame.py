@@ -6,14 +6,14 @@ from datetime import timedelta
 
 import streamlit as st
 
-from dashboard import format as fmt
 from dashboard import session
-from dashboard import view_models as vm
-from dashboard.components import badge, strip
-from dashboard.feed import Look
-from dashboard.theme import style_sheet
+from dashboard.api.feed import Look
+from dashboard.overview import models as vm
+from dashboard.parts import format as fmt
+from dashboard.parts.components import badge, strip
+from dashboard.parts.theme import style_sheet
+from dashboard.parts.window import CHOICES, CUSTOM, LIVE_RANGE, parse, spell, words
 from dashboard.who import who_markup
-from dashboard.window import CHOICES, CUSTOM, LIVE_RANGE, parse, spell, words
 
 
 def frame() -> None:

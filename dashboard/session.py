@@ -10,11 +10,11 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import streamlit as st
 
 from core import wire
-from dashboard.client import AdminClient, Refused, ServiceError
-from dashboard.feed import Feed, Look
+from dashboard.api.client import AdminClient, Refused, ServiceError
+from dashboard.api.feed import Feed, Look
 from dashboard.launch import DEFAULT_URL, HISTORY_VARIABLE, URL_VARIABLE
-from dashboard.theme import Palette, palette
-from dashboard.window import CHOICES, CUSTOM, LIVE_RANGE, Window, fixed, relative
+from dashboard.parts.theme import Palette, palette
+from dashboard.parts.window import CHOICES, CUSTOM, LIVE_RANGE, Window, fixed, relative
 
 REFRESH_S = 2.0
 READERS_MAX = 64

@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from core import wire
-from dashboard.client import AdminClient, Refused, ServiceError
+from dashboard.api.client import AdminClient, Refused, ServiceError
 from dashboard.session import COOKIE, service_url
 
 SIGN_IN, SIGN_OUT = "/sign-in", "/sign-out"

@@ -5,16 +5,17 @@ from __future__ import annotations
 import streamlit as st
 
 from core import wire
-from dashboard import acting, session
-from dashboard import alert_models as am
-from dashboard.client import ServiceError
-from dashboard.components import heading, notice, problem_list, tile_grid
-from dashboard.live_plot import live_plot
+from dashboard import session
+from dashboard.alerts import models as am
+from dashboard.api.client import ServiceError
 from dashboard.navigation import VIEWS
-from dashboard.page import act, failure_notice, page, part
-from dashboard.tables import plain_table
-from dashboard.theme import Level
-from dashboard.view_models import Notice, problems
+from dashboard.overview.models import Notice, problems
+from dashboard.parts import acting
+from dashboard.parts.components import heading, notice, problem_list, tile_grid
+from dashboard.parts.live_plot import live_plot
+from dashboard.parts.page import act, failure_notice, page, part
+from dashboard.parts.tables import plain_table
+from dashboard.parts.theme import Level
 
 
 def main(_state: wire.FleetState) -> None:

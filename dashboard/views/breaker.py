@@ -8,16 +8,17 @@ import pandas as pd  # type: ignore[import-untyped]
 import streamlit as st
 
 from core import wire
-from dashboard import acting, session
-from dashboard import breaker_models as bm
-from dashboard.breaker_acts import breaker_dialog
-from dashboard.client import ServiceError
-from dashboard.components import heading, notice, tile_grid
-from dashboard.format import NONE
-from dashboard.live_plot import live_plot
-from dashboard.page import act, failure_notice, page, part
-from dashboard.tables import ROW_PX, plain_table, table_height
-from dashboard.view_models import Notice
+from dashboard import session
+from dashboard.api.client import ServiceError
+from dashboard.breaker import models as bm
+from dashboard.breaker.acts import breaker_dialog
+from dashboard.overview.models import Notice
+from dashboard.parts import acting
+from dashboard.parts.components import heading, notice, tile_grid
+from dashboard.parts.format import NONE
+from dashboard.parts.live_plot import live_plot
+from dashboard.parts.page import act, failure_notice, page, part
+from dashboard.parts.tables import ROW_PX, plain_table, table_height
 
 MACHINES = {
     "all": "",

@@ -7,19 +7,21 @@ from collections.abc import Callable
 import streamlit as st
 
 from core import wire
-from dashboard import acting, cache_figures, session
-from dashboard import cache_models as cm
-from dashboard.cache_acts import cancel_dialog
-from dashboard.cache_tree import tree_view
-from dashboard.components import heading, notice
-from dashboard.kept import kept
-from dashboard.live_plot import live_plot
-from dashboard.node_acts import fleet
-from dashboard.node_models import hot_rows
-from dashboard.page import act, page, part
-from dashboard.prefix_detail import show_prefix
-from dashboard.tables import hot_table, migration_table, time_table
-from dashboard.view_models import Notice
+from dashboard import session
+from dashboard.cache import figures as cache_figures
+from dashboard.cache import models as cm
+from dashboard.cache.acts import cancel_dialog
+from dashboard.cache.prefix_detail import show_prefix
+from dashboard.cache.tree import tree_view
+from dashboard.nodes.acts import fleet
+from dashboard.nodes.models import hot_rows
+from dashboard.overview.models import Notice
+from dashboard.parts import acting
+from dashboard.parts.components import heading, notice
+from dashboard.parts.kept import kept
+from dashboard.parts.live_plot import live_plot
+from dashboard.parts.page import act, page, part
+from dashboard.parts.tables import hot_table, migration_table, time_table
 
 VIEWS = ("Tree", "Hot prefixes", "Replication", "Migrations")
 OPEN = "prefix"

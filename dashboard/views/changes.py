@@ -6,17 +6,18 @@ import pandas as pd  # type: ignore[import-untyped]
 import streamlit as st
 
 from core import wire
-from dashboard import acting, session
-from dashboard import change_models as cm
-from dashboard.client import ServiceError
-from dashboard.components import heading, notice
-from dashboard.format import NONE
-from dashboard.live_plot import live_plot
-from dashboard.page import failure_notice, page
-from dashboard.tables import ROW_PX, plain_table, table_height
-from dashboard.tuning_models import change_rows as pair_rows
-from dashboard.view_models import Notice
-from dashboard.window import words
+from dashboard import session
+from dashboard.api.client import ServiceError
+from dashboard.changes import models as cm
+from dashboard.overview.models import Notice
+from dashboard.parts import acting
+from dashboard.parts.components import heading, notice
+from dashboard.parts.format import NONE
+from dashboard.parts.live_plot import live_plot
+from dashboard.parts.page import failure_notice, page
+from dashboard.parts.tables import ROW_PX, plain_table, table_height
+from dashboard.parts.window import words
+from dashboard.tuning.models import change_rows as pair_rows
 
 PAGE_SIZE = 200
 EVENT = "event"

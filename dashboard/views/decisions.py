@@ -8,19 +8,19 @@ from datetime import datetime
 import streamlit as st
 
 from core import wire
-from dashboard import decision_models as dm
-from dashboard import format as fmt
 from dashboard import session
-from dashboard import view_models as vm
-from dashboard.client import Refused, ServiceError
-from dashboard.components import heading, notice
-from dashboard.decision_compare import difference_panel
-from dashboard.decision_detail import show_decision
-from dashboard.decision_export import export_menu
-from dashboard.decision_filters import Filters, clear, filter_bar, query_of
-from dashboard.decision_reading import full_page
-from dashboard.tables import decision_table
-from dashboard.window import words
+from dashboard.api.client import Refused, ServiceError
+from dashboard.decisions import models as dm
+from dashboard.decisions.compare import difference_panel
+from dashboard.decisions.detail import show_decision
+from dashboard.decisions.export import export_menu
+from dashboard.decisions.filters import Filters, clear, filter_bar, query_of
+from dashboard.decisions.reading import full_page
+from dashboard.overview import models as vm
+from dashboard.parts import format as fmt
+from dashboard.parts.components import heading, notice
+from dashboard.parts.tables import decision_table
+from dashboard.parts.window import words
 
 OPEN = "decision"
 """Query parameter with the id of the open decision."""

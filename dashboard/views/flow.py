@@ -5,16 +5,16 @@ from __future__ import annotations
 import streamlit as st
 
 from core import wire
-from dashboard import flow_models as fm
-from dashboard import format as fmt
 from dashboard import session
-from dashboard.components import heading, notice
-from dashboard.kept import kept
-from dashboard.live_plot import live_plot
-from dashboard.node_acts import records
-from dashboard.page import page, part
-from dashboard.tables import select_table
-from dashboard.view_models import Notice
+from dashboard.flow import models as fm
+from dashboard.nodes.acts import records
+from dashboard.overview.models import Notice
+from dashboard.parts import format as fmt
+from dashboard.parts.components import heading, notice
+from dashboard.parts.kept import kept
+from dashboard.parts.live_plot import live_plot
+from dashboard.parts.page import page, part
+from dashboard.parts.tables import select_table
 
 READ_EVERY_S = 8.0
 

@@ -6,18 +6,20 @@ import pandas as pd  # type: ignore[import-untyped]
 import streamlit as st
 
 from core import wire
-from dashboard import acting, lab_figures, session
-from dashboard import lab_models as lm
-from dashboard.client import ServiceError
-from dashboard.components import heading, notice
-from dashboard.draft import draft_text
-from dashboard.format import NONE
-from dashboard.lab_form import lab_form
-from dashboard.live_plot import live_plot
-from dashboard.page import act, failure_notice, page, part
-from dashboard.tables import ROW_PX, plain_table, table_height
-from dashboard.theme import Level
-from dashboard.view_models import Notice
+from dashboard import session
+from dashboard.api.client import ServiceError
+from dashboard.lab import figures as lab_figures
+from dashboard.lab import models as lm
+from dashboard.lab.form import lab_form
+from dashboard.overview.models import Notice
+from dashboard.parts import acting
+from dashboard.parts.components import heading, notice
+from dashboard.parts.format import NONE
+from dashboard.parts.live_plot import live_plot
+from dashboard.parts.page import act, failure_notice, page, part
+from dashboard.parts.tables import ROW_PX, plain_table, table_height
+from dashboard.parts.theme import Level
+from dashboard.tuning.draft import draft_text
 
 JOB = "job"
 """Query parameter with the id of the open job."""

@@ -7,15 +7,18 @@ from collections.abc import Callable
 import streamlit as st
 
 from core import wire
-from dashboard import acting, node_figures, node_models, session
-from dashboard import format as fmt
-from dashboard import view_models as vm
-from dashboard.components import bar, heading, notice, tile_grid
-from dashboard.kept import kept
-from dashboard.live_plot import live_plot
-from dashboard.node_acts import fleet, node_buttons, records
-from dashboard.page import page, part
-from dashboard.tables import decision_table, fleet_table, hot_table, plain_table, time_table
+from dashboard import session
+from dashboard.nodes import figures as node_figures
+from dashboard.nodes import models as node_models
+from dashboard.nodes.acts import fleet, node_buttons, records
+from dashboard.overview import models as vm
+from dashboard.parts import acting
+from dashboard.parts import format as fmt
+from dashboard.parts.components import bar, heading, notice, tile_grid
+from dashboard.parts.kept import kept
+from dashboard.parts.live_plot import live_plot
+from dashboard.parts.page import page, part
+from dashboard.parts.tables import decision_table, fleet_table, hot_table, plain_table, time_table
 
 OPEN = "node"
 """Query parameter with the id of the open node."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 import streamlit as st
 
 from core import wire
-from dashboard import acting, figures, session
-from dashboard import view_models as vm
-from dashboard.client import ServiceError
-from dashboard.components import heading, notice, problem_list, tile_grid
-from dashboard.feed import Look
-from dashboard.kept import kept
-from dashboard.live_plot import live_plot
-from dashboard.marks import Mark, marks
-from dashboard.page import page
-from dashboard.tables import fleet_table, series_table
+from dashboard import session
+from dashboard.api.client import ServiceError
+from dashboard.api.feed import Look
+from dashboard.overview import models as vm
+from dashboard.parts import acting, figures
+from dashboard.parts.components import heading, notice, problem_list, tile_grid
+from dashboard.parts.kept import kept
+from dashboard.parts.live_plot import live_plot
+from dashboard.parts.marks import Mark, marks
+from dashboard.parts.page import page
+from dashboard.parts.tables import fleet_table, series_table
 
 ORDERS = ("by load", "by rack")
 """How the rows of the node picture are ordered."""

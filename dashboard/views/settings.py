@@ -8,14 +8,15 @@ import pandas as pd  # type: ignore[import-untyped]
 import streamlit as st
 
 from core import wire
-from dashboard import acting, session
-from dashboard import settings_forms as forms
-from dashboard import settings_models as sm
-from dashboard.components import heading, notice
-from dashboard.format import NONE
-from dashboard.page import act, page, part
-from dashboard.tables import ROW_PX, plain_table, table_height
-from dashboard.view_models import Notice
+from dashboard import session
+from dashboard.overview.models import Notice
+from dashboard.parts import acting
+from dashboard.parts.components import heading, notice
+from dashboard.parts.format import NONE
+from dashboard.parts.page import act, page, part
+from dashboard.parts.tables import ROW_PX, plain_table, table_height
+from dashboard.settings import forms
+from dashboard.settings import models as sm
 
 ADMIN = "admin"
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import streamlit as st
 
 from core import wire
-from dashboard import acting, session, slo_figures
-from dashboard import format as fmt
-from dashboard import slo_models as sm
-from dashboard.client import ServiceError
-from dashboard.components import heading, notice, tile_grid
-from dashboard.kept import kept
-from dashboard.live_plot import live_plot
-from dashboard.node_acts import records
-from dashboard.page import page, part
-from dashboard.tables import select_table
-from dashboard.view_models import Notice
+from dashboard import session
+from dashboard.api.client import ServiceError
+from dashboard.nodes.acts import records
+from dashboard.overview.models import Notice
+from dashboard.parts import acting
+from dashboard.parts import format as fmt
+from dashboard.parts.components import heading, notice, tile_grid
+from dashboard.parts.kept import kept
+from dashboard.parts.live_plot import live_plot
+from dashboard.parts.page import page, part
+from dashboard.parts.tables import select_table
+from dashboard.slo import figures as slo_figures
+from dashboard.slo import models as sm
 
 READ_EVERY_S = 8.0
 

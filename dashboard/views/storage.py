@@ -5,13 +5,14 @@ from __future__ import annotations
 import streamlit as st
 
 from core import wire
-from dashboard import acting, session
-from dashboard import alert_models as am
-from dashboard import storage_models as sm
-from dashboard.components import heading, notice, tile_grid
-from dashboard.page import page, part
-from dashboard.tables import plain_table
-from dashboard.view_models import Notice
+from dashboard import session
+from dashboard.alerts import models as am
+from dashboard.health import models as sm
+from dashboard.overview.models import Notice
+from dashboard.parts import acting
+from dashboard.parts.components import heading, notice, tile_grid
+from dashboard.parts.page import page, part
+from dashboard.parts.tables import plain_table
 
 
 def main(state: wire.FleetState) -> None:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import streamlit as st
 
 from core import wire
-from dashboard import acting, session, tuning_figures
-from dashboard import draft as dr
-from dashboard import tuning_models as tm
-from dashboard.client import ServiceError
-from dashboard.components import heading, notice, tile_grid
-from dashboard.draft import Draft
-from dashboard.live_plot import live_plot
-from dashboard.page import act, failure_notice, page, part
-from dashboard.tables import plain_table
-from dashboard.tuning_editor import current, discard, editor
-from dashboard.tuning_history import revisions
-from dashboard.tuning_review import conflict, review
-from dashboard.tuning_trials import trials, waiting
-from dashboard.view_models import Notice
+from dashboard import session
+from dashboard.api.client import ServiceError
+from dashboard.overview.models import Notice
+from dashboard.parts import acting
+from dashboard.parts.components import heading, notice, tile_grid
+from dashboard.parts.live_plot import live_plot
+from dashboard.parts.page import act, failure_notice, page, part
+from dashboard.parts.tables import plain_table
+from dashboard.tuning import draft as dr
+from dashboard.tuning import figures as tuning_figures
+from dashboard.tuning import models as tm
+from dashboard.tuning.draft import Draft
+from dashboard.tuning.editor import current, discard, editor
+from dashboard.tuning.history import revisions
+from dashboard.tuning.review import conflict, review
+from dashboard.tuning.trials import trials, waiting
 
 
 def main(_state: wire.FleetState) -> None:

@@ -8,8 +8,8 @@ from dashboard_samples import NOON
 
 from core import wire
 from core.control.alert_rules import RULES
-from dashboard import alert_models as am
-from dashboard.theme import LIGHT
+from dashboard.alerts import models as am
+from dashboard.parts.theme import LIGHT
 
 
 def alert(name: str, **more: object) -> wire.AlertView:

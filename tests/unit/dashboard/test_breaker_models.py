@@ -5,9 +5,9 @@ from __future__ import annotations
 from dashboard_samples import NOON, node, state
 
 from core import wire
-from dashboard import breaker_models as bm
-from dashboard.breaker_models import Act
-from dashboard.theme import DARK
+from dashboard.breaker import models as bm
+from dashboard.breaker.models import Act
+from dashboard.parts.theme import DARK
 
 
 def hotspots(*groups: wire.HotGroupView, enabled: bool = True) -> wire.HotspotView:

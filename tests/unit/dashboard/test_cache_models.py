@@ -10,9 +10,9 @@ from dashboard_samples import NOON
 from core import wire
 from core.domain import Medium, Trust
 from core.wire import MigrationView
-from dashboard import cache_figures
-from dashboard import cache_models as cm
-from dashboard.theme import DARK, LIGHT
+from dashboard.cache import figures as cache_figures
+from dashboard.cache import models as cm
+from dashboard.parts.theme import DARK, LIGHT
 
 ROOT, A, B, C = ("0" * 15 + n for n in "1abc")
 

@@ -7,10 +7,10 @@ from datetime import UTC, timedelta
 from dashboard_samples import NOON
 
 from core import wire
-from dashboard import change_models as cm
-from dashboard import storage_models as sm
-from dashboard.decision_export import export_query
-from dashboard.theme import LIGHT
+from dashboard.changes import models as cm
+from dashboard.decisions.export import export_query
+from dashboard.health import models as sm
+from dashboard.parts.theme import LIGHT
 
 
 def event(kind: str, node: str = "", /, **data: object) -> wire.EventView:

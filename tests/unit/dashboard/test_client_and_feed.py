@@ -11,11 +11,11 @@ import pytest
 from dashboard_samples import NOON, node, point, series, serving, state
 
 from core import wire
-from dashboard import feed as feed_module
-from dashboard.client import AdminClient, Refused, Unreachable, Unreadable
-from dashboard.feed import Feed
+from dashboard.api import feed as feed_module
+from dashboard.api.client import AdminClient, Refused, Unreachable, Unreadable
+from dashboard.api.feed import Feed
 from dashboard.launch import streamlit_command
-from dashboard.window import fixed, relative
+from dashboard.parts.window import fixed, relative
 
 GOOD = {
     "/admin/v1/state": (200, state(node("a")).model_dump_json()),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dashboard_samples import NOON
 
 from core import wire
-from dashboard import decision_differences as dd
-from dashboard import what_if_models as wi
-from dashboard.decision_reading import full_page
-from dashboard.theme import LIGHT
+from dashboard.decisions import differences as dd
+from dashboard.decisions import what_if_models as wi
+from dashboard.decisions.reading import full_page
+from dashboard.parts.theme import LIGHT
 
 
 def row(i: int, **more: object) -> wire.DecisionRow:

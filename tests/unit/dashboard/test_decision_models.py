@@ -6,9 +6,9 @@ from dashboard_samples import NOON, outcome, row, selection
 
 from core import wire
 from core.domain import OutcomeKind, Reason
-from dashboard import decision_models as dm
-from dashboard.decision_filters import Filters, query_of
-from dashboard.window import fixed, relative
+from dashboard.decisions import models as dm
+from dashboard.decisions.filters import Filters, query_of
+from dashboard.parts.window import fixed, relative
 
 
 def test_every_outcome_the_api_takes_can_be_chosen_and_shown() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from core import wire
-from dashboard import draft as dr
-from dashboard.draft import Draft
+from dashboard.tuning import draft as dr
+from dashboard.tuning.draft import Draft
 
 
 def item(path: str, value: object, **more: object) -> wire.TunableView:

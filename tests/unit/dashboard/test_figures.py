@@ -5,9 +5,10 @@ import plotly.graph_objects as go
 import pytest
 from dashboard_samples import node, point, quantiles, selection, series
 
-from dashboard import decision_figures, figures
-from dashboard.decision_models import Segment
-from dashboard.theme import DARK, LIGHT, palette, style_sheet
+from dashboard.decisions import figures as decision_figures
+from dashboard.decisions.models import Segment
+from dashboard.parts import figures
+from dashboard.parts.theme import DARK, LIGHT, palette, style_sheet
 
 POINTS = series(
     point(0, load={"a": 0.1, "b": 0.9}, requests=10, rejected=2, per_node={"a": 8}),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dashboard_samples import NOON
 
 from core import wire
-from dashboard import flow_models as fm
-from dashboard.theme import DARK, LIGHT
+from dashboard.flow import models as fm
+from dashboard.parts.theme import DARK, LIGHT
 
 
 def shares(*groups: dict[str, object]) -> wire.Shares:

@@ -3,7 +3,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from dashboard import format as fmt
+from dashboard.parts import format as fmt
 
 
 @pytest.mark.parametrize(

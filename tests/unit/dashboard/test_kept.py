@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard import kept as module
-from dashboard.kept import Kept
+from dashboard.parts import kept as module
+from dashboard.parts.kept import Kept
 
 
 def test_an_answer_is_read_again_when_it_is_too_old_and_failures_are_not_kept() -> None:

@@ -8,9 +8,9 @@ import pytest
 from dashboard_samples import NOON
 
 from core import wire
-from dashboard import lab_figures
-from dashboard import lab_models as lm
-from dashboard.theme import LIGHT
+from dashboard.lab import figures as lab_figures
+from dashboard.lab import models as lm
+from dashboard.parts.theme import LIGHT
 
 ALPHA = wire.TunableView(path="linear.alpha", value=0.5, default=0.5, low=0.0, high=1.0)
 COUNT = wire.TunableView(path="smg_cache_aware.spread_max", value=32, default=32, low=0, high=1000)

@@ -9,8 +9,9 @@ from dashboard_samples import NOON, node, point, series
 
 from core import wire
 from core.domain import Health, Trust
-from dashboard import node_figures, node_models
-from dashboard.theme import DARK, LIGHT
+from dashboard.nodes import figures as node_figures
+from dashboard.nodes import models as node_models
+from dashboard.parts.theme import DARK, LIGHT
 
 
 def drain(**more: object) -> wire.DrainView:

@@ -7,10 +7,11 @@ from datetime import UTC, timedelta
 from dashboard_samples import NOON, node, point, series, state
 
 from core import wire
-from dashboard import figures, navigation
-from dashboard import view_models as vm
-from dashboard.marks import MARKS_MAX, Mark, marks
-from dashboard.theme import LIGHT
+from dashboard import navigation
+from dashboard.overview import models as vm
+from dashboard.parts import figures
+from dashboard.parts.marks import MARKS_MAX, Mark, marks
+from dashboard.parts.theme import LIGHT
 
 
 def event(kind: str, seconds: int = 0, node_id: str = "", **data: object) -> wire.EventView:

@@ -7,7 +7,7 @@ from datetime import UTC, timedelta
 from dashboard_samples import NOON
 
 from core import wire
-from dashboard import settings_models as sm
+from dashboard.settings import models as sm
 
 
 def token(name: str, **more: object) -> wire.TokenView:

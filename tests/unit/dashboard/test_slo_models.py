@@ -8,9 +8,9 @@ import pytest
 from dashboard_samples import NOON, point, series
 
 from core import wire
-from dashboard import slo_figures
-from dashboard import slo_models as sm
-from dashboard.theme import DARK, LIGHT
+from dashboard.parts.theme import DARK, LIGHT
+from dashboard.slo import figures as slo_figures
+from dashboard.slo import models as sm
 
 
 def share(**more: object) -> wire.ShareView:

@@ -8,9 +8,9 @@ import pytest
 from dashboard_samples import NOON, quantiles, series
 
 from core import wire
-from dashboard import tuning_figures
-from dashboard import tuning_models as tm
-from dashboard.theme import LIGHT
+from dashboard.parts.theme import LIGHT
+from dashboard.tuning import figures as tuning_figures
+from dashboard.tuning import models as tm
 
 
 def preview(**more: object) -> wire.PreviewView:

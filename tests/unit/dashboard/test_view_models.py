@@ -6,8 +6,8 @@ from dashboard_samples import NOON, node, point, quantiles, series, state
 
 from core import wire
 from core.domain import Health, Trust
-from dashboard import view_models as vm
-from dashboard.feed import Look
+from dashboard.api.feed import Look
+from dashboard.overview import models as vm
 
 
 def look(age_s: float = 0.0, **more: object) -> Look:

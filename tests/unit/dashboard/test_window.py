@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from dashboard.window import LIVE_RANGE, SPAN_MAX, fixed, parse, relative, spell, words
+from dashboard.parts.window import LIVE_RANGE, SPAN_MAX, fixed, parse, relative, spell, words
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 

@@ -1,0 +1,1 @@
+"""The breaker's page: evidence, trip, reset."""

@@ -1,0 +1,1 @@
+"""The cache explorer: the prefix tree, hot prefixes, migrations."""

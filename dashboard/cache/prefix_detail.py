@@ -1,0 +1,52 @@
+"""One prefix in full: tiles, who holds it, and what can be done with it."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from core import wire
+from dashboard.cache import models as cm
+from dashboard.cache.acts import copy_dialog
+from dashboard.nodes.acts import fleet
+from dashboard.overview.models import Notice
+from dashboard.parts.components import heading, notice, tile_grid
+from dashboard.parts.kept import kept
+from dashboard.parts.page import act, part
+from dashboard.parts.tables import select_table
+
+PREFIX_EVERY_S = 2.0
+
+
+def show_prefix(state: wire.FleetState, key: str) -> None:
+    """The prefix that ends with this block."""
+    heading("Prefix", key)
+    with part("The prefix"):
+        found = kept("prefix", key, ttl_s=PREFIX_EVERY_S, read=lambda: fleet().prefix(key))
+        if not found.listed:
+            notice(
+                Notice(
+                    "none",
+                    "Nobody is known to hold a block of this key",
+                    "It may be where a tree of prompts starts, or it was evicted.",
+                )
+            )
+            return
+        tile_grid(cm.prefix_tiles(found))
+        _holders(state, found)
+
+
+def _holders(state: wire.FleetState, found: wire.PrefixView) -> None:
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        heading("Its replicas", "select a row to open the node")
+        holding = {h.node for h in found.holders}
+        free = [n.id for n in state.nodes if n.id not in holding]
+        why_not = "" if free else "Every node holds it."
+        if act("Copy to a node …", key=f"copy_{found.key}", why_not=why_not):
+            copy_dialog(found.key, free)
+    names = [h.node for h in found.holders]
+    chosen = select_table(
+        cm.holder_rows(found), key=f"holders_{found.key}", alt="Nodes that hold the prefix",
+        choose=True,
+    )  # fmt: skip
+    if chosen is not None and chosen < len(names):
+        st.switch_page("views/nodes.py", query_params={"node": names[chosen]})

@@ -1,0 +1,1 @@
+"""The decisions' pages: filters, one decision in full, what if."""

@@ -1,0 +1,1 @@
+"""The lab: windows and traces under other policies."""

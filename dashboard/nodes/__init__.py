@@ -1,0 +1,1 @@
+"""The nodes' page: rows, gauges, acts."""

@@ -1,0 +1,1 @@
+"""What the overview and the frame show, from the API's answers."""

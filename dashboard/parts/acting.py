@@ -1,0 +1,97 @@
+"""What pages with acts share: in whose name, how a refusal is told, reasons, the typed word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import streamlit as st
+
+from core import wire
+from dashboard import session
+from dashboard.api.client import Refused, ServiceError
+from dashboard.api.control import ControlClient
+from dashboard.overview.models import Notice
+from dashboard.parts.components import notice
+from dashboard.parts.theme import Level
+
+REASON_MIN, REASON_MAX = 3, 500
+_TOLD = "acting_told"
+
+
+def control() -> ControlClient:
+    """Calls of control, Lab and history in the reader's name."""
+    return ControlClient(session.client())
+
+
+def records() -> ControlClient:
+    """Calls that read records: of the service, or while that is down of its read-only twin."""
+    return ControlClient(session.reader())
+
+
+def looking_only(least: str = "operator") -> None:
+    """Say why the acts of this page are disabled, where the reader may only look."""
+    if not session.may(least):
+        role = session.user().role
+        text = f"Acts need the role {least}; you are {role}. Everything can be read."
+        notice(Notice("none", "You can look, not act", text))
+
+
+def attempt(act: Callable[[], object], done: str, text: str = "") -> bool:
+    """Do an act; its result in words stays for the next run. False where it was refused."""
+    try:
+        act()
+    except Refused as e:
+        tell("bad", refusal_title(e), str(e))
+        return False
+    except ServiceError as e:
+        tell("bad", "No answer", f"{e}. Look whether it was done before you try again.")
+        return False
+    tell("ok", done, text)
+    return True
+
+
+def refusal_title(e: Refused) -> str:
+    """What a refusal means, by its status."""
+    if e.status in (401, 403):
+        return "You may not do that"
+    if e.status == 409:
+        return "Somebody was faster"
+    if e.status == 422 and e.detail.param:
+        return f"Refused: {e.detail.param}"
+    return "Refused"
+
+
+def tell(level: Level, title: str, text: str = "") -> None:
+    """Leave a message for the next run."""
+    st.session_state[_TOLD] = Notice(level, title, text)
+
+
+def told() -> None:
+    """Show the message that the last act left, once."""
+    found: Notice | None = st.session_state.pop(_TOLD, None)
+    if found is not None:
+        notice(found)
+
+
+def reason_field(key: str) -> str:
+    """The reason every act needs; empty while it is too short."""
+    text = st.text_input(
+        "Reason (required)", key=key, max_chars=REASON_MAX,
+        placeholder="why, for whoever reads the history",
+    ).strip()  # fmt: skip
+    return text if len(text) >= REASON_MIN else ""
+
+
+def typed(word: str, key: str) -> bool:
+    """Whether the word was typed."""
+    return st.text_input(f"Type {word} to confirm", key=key).strip() == word
+
+
+def author() -> str:
+    """Who acts, as far as the console knows; a service with sign-in knows it better."""
+    return session.user().name or "console"
+
+
+def why(reason: str) -> wire.Why:
+    """Reason and author of an act."""
+    return wire.Why(reason=reason, author=author())

@@ -1,0 +1,269 @@
+"""Data tables: column formats in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import tzinfo
+from typing import Any, Literal
+
+import pandas as pd  # type: ignore[import-untyped]
+import streamlit as st
+
+from core import wire
+from dashboard.decisions import models as dm
+from dashboard.overview import models as vm
+from dashboard.parts.format import NONE
+
+ROW_PX = 34
+_PERCENT = "percent"
+
+
+def fleet_table(
+    nodes: Sequence[wire.NodeView],
+    *,
+    key: str = "fleet",
+    most: int = 12,
+    on_select: Callable[[], None] | None = None,
+) -> None:
+    """All nodes, dense; `most` rows before it scrolls. With `on_select` a row can be chosen."""
+    selection: dict[str, Any] = {}
+    if on_select is not None:
+        selection = {"on_select": on_select, "selection_mode": "single-row"}
+    st.dataframe(
+        pd.DataFrame(vm.fleet_rows(nodes)),
+        key=key,
+        hide_index=True,
+        placeholder=NONE,
+        row_height=ROW_PX,
+        height=table_height(len(nodes), most=most),
+        column_config=_fleet_columns(),
+        alt="All nodes with state, load, latency and cache",
+        **selection,
+    )
+
+
+def select_table(
+    rows: Sequence[dict[str, object]],
+    *,
+    key: str,
+    alt: str,
+    percent: Sequence[str] = (),
+    choose: bool = False,
+    on_select: Callable[[int], None] | None = None,
+    columns: dict[str, Any] | None = None,
+    most: int = 12,
+) -> int | None:
+    """A table of which a row can be chosen: its number is returned with `choose`, or given to
+    `on_select` as it is chosen."""
+
+    def chosen() -> int | None:
+        found = st.session_state[key]["selection"]["rows"]
+        return found[0] if found else None
+
+    def selected() -> None:
+        number = chosen()
+        if on_select is not None and number is not None and number < len(rows):
+            on_select(number)
+
+    more: dict[str, Any] = {}
+    if choose or on_select is not None:
+        more = {"selection_mode": "single-row", "on_select": selected if on_select else "rerun"}
+    st.dataframe(
+        pd.DataFrame(list(rows)), key=key, hide_index=True, placeholder=NONE, row_height=ROW_PX,
+        height=table_height(len(rows), most=most), alt=alt,
+        column_config={
+            **{name: st.column_config.NumberColumn(format=_PERCENT) for name in percent},
+            **(columns or {}),
+        },
+        **more,
+    )  # fmt: skip
+    return chosen() if choose else None
+
+
+def migration_table(
+    rows: Sequence[dict[str, object]], *, key: str, choose: bool = False
+) -> int | None:
+    """Migrations; with `choose`, the number of the chosen row is returned."""
+    number = st.column_config.NumberColumn
+    columns = {
+        "Tokens": number(format="localized"),
+        "Moved tokens": number(format="localized"),
+        "Computed": number("Computed tokens", format="localized"),
+        **{n: number(format="%.2f") for n in ("Benefit s", "Predicted s", "Took s")},
+        "Why": st.column_config.TextColumn(width="large"),
+    }
+    return select_table(rows, key=key, alt="Migrations", choose=choose, columns=columns)
+
+
+def hot_table(
+    rows: Sequence[dict[str, object]],
+    *,
+    key: str,
+    most: int = 12,
+    on_select: Callable[[], None] | None = None,
+) -> None:
+    """Hot prefixes; with `on_select` one can be chosen."""
+    number = st.column_config.NumberColumn
+    selection: dict[str, Any] = {}
+    if on_select is not None:
+        selection = {"on_select": on_select, "selection_mode": "single-row"}
+    st.dataframe(
+        pd.DataFrame(list(rows)),
+        key=key,
+        hide_index=True,
+        row_height=ROW_PX,
+        height=table_height(len(rows), most=most),
+        alt="Hot prefixes with tokens, accesses and holders",
+        **selection,
+        column_config={
+            "Prefix": st.column_config.TextColumn(help="Key of its last block"),
+            "Tokens": number(format="localized"),
+            "Asked for /s": number(format="%.2f", help="Averaged over about a minute"),
+            "Hits": number(format="localized", help="Accesses since it is counted"),
+            "Tokens saved /s": number(
+                format="compact", help="Asked for /s x tokens: not computed where a holder takes it"
+            ),
+            "On": st.column_config.TextColumn(width="medium"),
+        },
+    )
+
+
+def time_table(
+    rows: Sequence[dict[str, object]],
+    *,
+    key: str,
+    alt: str,
+    zone: tzinfo,
+    zone_name: str,
+    percent: Sequence[str] = (),
+) -> None:
+    """Rows with a column "Time" in the reader's zone; `percent` names columns with shares."""
+    frame = pd.DataFrame(list(rows))
+    frame["Time"] = pd.to_datetime(frame["Time"], utc=True).dt.tz_convert(zone)
+    columns: dict[str, Any] = {
+        "Time": st.column_config.DatetimeColumn(
+            f"Time ({zone_name})", format="YYYY-MM-DD HH:mm:ss"
+        ),
+        **{name: st.column_config.NumberColumn(format=_PERCENT) for name in percent},
+    }
+    st.dataframe(
+        frame, key=key, hide_index=True, placeholder=NONE, row_height=ROW_PX, height=300,
+        column_config=columns, alt=alt,
+    )  # fmt: skip
+
+
+def series_table(series: wire.Series, zone: tzinfo, zone_name: str) -> None:
+    """The table twin of the overview's charts."""
+    frame = pd.DataFrame(vm.series_rows(series))
+    if frame.empty:
+        st.caption("Nothing was measured in this range.")
+        return
+    frame["Time"] = pd.to_datetime(frame["Time"], utc=True).dt.tz_convert(zone)
+    columns: dict[str, Any] = {
+        "Time": st.column_config.DatetimeColumn(f"Time ({zone_name})", format="HH:mm:ss"),
+        **{n: st.column_config.NumberColumn(format=_PERCENT) for n in ("Reuse", "Reachable")},
+        "Reported": st.column_config.NumberColumn(format=_PERCENT),
+        **{
+            f"{name} ms": st.column_config.NumberColumn(format="%.1f")
+            for name in ("TTFT p50", "TTFT p99", "TBT p50", "TBT p99")
+        },
+    }
+    st.dataframe(
+        frame, key="series", hide_index=True, placeholder=NONE,
+        row_height=ROW_PX, height=300, column_config=columns,
+        alt="Measurements over time",
+    )  # fmt: skip
+
+
+def table_height(rows: int, most: int = 12) -> int | Literal["content"]:
+    """As high as its rows, or as `most` of them and half of the next, which says: scroll."""
+    return "content" if rows <= most else ROW_PX * (most + 1) + ROW_PX // 2
+
+
+def _fleet_columns() -> dict[str, Any]:
+    number, bar = st.column_config.NumberColumn, st.column_config.ProgressColumn
+    text = st.column_config.TextColumn
+    return {
+        "Node": text(pinned=True),
+        "State": text(help="Health by probes and traffic; draining and breaker go before healthy"),
+        "Load": bar(
+            format=_PERCENT, min_value=0, max_value=1,
+            help="load(n): the largest of its KV, batch and queue shares",
+        ),
+        "KV use": bar(format=_PERCENT, min_value=0, max_value=1, help="As the engine reports it"),
+        "Queue s": number(format="%.3f", help="Predicted wait until a new prompt could start"),
+        "Queued tokens": number(format="localized", help="Uncached prompt tokens, not done"),
+        "In flight": number(help="Requests reserved by this scheduler and not ended"),
+        "Running": number(help="As the engine reports it"),
+        "Waiting": number(help="As the engine reports it"),
+        "TTFT p50 ms": number(format="%.0f", help="Of the last five minutes"),
+        "TTFT p99 ms": number(format="%.0f", help="Of the last five minutes"),
+        "Reuse": number(format=_PERCENT, help="Cached share of prompt tokens, as it reports"),
+        "Cached tokens": number(format="compact", help="Held by the node, as its events say"),
+        "Cache signal": text(help="How far the node's cache signal is believed"),
+        "Decisions": number(format="localized", help="Since the service started"),
+        "Reading s": number(format="%.1f", help="Age of its last metrics reading"),
+        "Notes": text(width="large"),
+    }  # fmt: skip
+
+
+def decision_table(
+    rows: Sequence[wire.DecisionRow],
+    *,
+    key: str,
+    zone: tzinfo,
+    zone_name: str,
+    on_select: Callable[[], None] | None = None,
+) -> None:
+    """A page of decisions; with `on_select` one row can be selected."""
+    selection: dict[str, Any] = {}
+    if on_select is not None:
+        selection = {"on_select": on_select, "selection_mode": "single-row"}
+    frame = pd.DataFrame(dm.table_rows(rows))
+    frame["Time"] = pd.to_datetime(frame["Time"], utc=True).dt.tz_convert(zone)
+    number, percent = st.column_config.NumberColumn, st.column_config.NumberColumn(format=_PERCENT)
+    st.dataframe(
+        frame,
+        key=key,
+        hide_index=True,
+        placeholder=NONE,
+        row_height=ROW_PX,
+        height=table_height(len(rows), most=9),
+        **selection,
+        alt="Decisions, newest first",
+        column_config={
+            "Time": st.column_config.DatetimeColumn(
+                f"Time ({zone_name})", format="YYYY-MM-DD HH:mm:ss.SSS"
+            ),
+            "Match": percent,
+            "Reachable": percent,
+            "Reported": percent,
+            "Prompt": number("Prompt tokens", format="localized"),
+            "TTFT predicted": number("TTFT predicted ms", format="%.0f"),
+            "TTFT observed": number("TTFT observed ms", format="%.0f"),
+        },
+    )
+
+
+def candidate_table(rows: Sequence[dict[str, object]], *, key: str) -> None:
+    """Candidates with their terms, inputs and why each lost."""
+    st.dataframe(
+        pd.DataFrame(list(rows)),
+        key=key,
+        hide_index=True,
+        placeholder=NONE,
+        row_height=ROW_PX,
+        height=table_height(len(rows), most=17),
+        column_config={
+            "Node": st.column_config.TextColumn(pinned=True),
+            "Why it lost": st.column_config.TextColumn(width="large"),
+        },
+        alt="Candidates",
+    )
+
+
+def plain_table(rows: Sequence[dict[str, object]], *, key: str, alt: str) -> None:
+    """A few rows of text."""
+    st.dataframe(
+        pd.DataFrame(list(rows)), key=key, hide_index=True, height=table_height(len(rows)), alt=alt
+    )

@@ -1,0 +1,126 @@
+"""Dialogs of the Settings page: making users, tokens and keys, changing and ending them."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import streamlit as st
+
+from core import wire
+from dashboard import session
+from dashboard.api.client import ServiceError
+from dashboard.api.identity import IdentityClient
+from dashboard.overview.models import Notice
+from dashboard.parts import acting
+from dashboard.parts.components import notice
+from dashboard.settings.models import ROLES
+
+LIVES = {"never": None, "1 day": 1.0, "30 days": 30.0, "90 days": 90.0, "1 year": 365.0}
+
+
+def identity() -> IdentityClient:
+    """Calls in the reader's name."""
+    return IdentityClient(session.client())
+
+
+@st.dialog("New user")
+def new_user() -> None:
+    """Name, role and a first password."""
+    name = st.text_input("Name", key="user_name", max_chars=64)
+    role = _role("user_role")
+    password = st.text_input("Password", type="password", key="user_password", max_chars=256)
+    reason = acting.reason_field("user_reason")
+    ready = bool(name.strip() and password and reason)
+    if st.button("Make the user", key="user_do", type="primary", disabled=not ready):
+        asked = wire.UserAsk(name=name.strip(), role=role, password=password, reason=reason)
+        acting.attempt(lambda: identity().add_user(asked), f"{name.strip()} may sign in as {role}")
+        st.rerun()
+
+
+@st.dialog("Change a user")
+def change_user(user: wire.UserView) -> None:
+    """Another role, another password, or shut out."""
+    st.write(f"{user.name}, {user.role}")
+    role = _role("change_role", user.role)
+    out = st.toggle("Shut out", value=user.disabled, key="change_disabled")
+    password = st.text_input(
+        "New password (empty: as it is)", type="password", key="change_password", max_chars=256
+    )
+    reason = acting.reason_field("change_reason")
+    same = role == user.role and out == user.disabled and not password
+    if st.button("Change", key="change_do", type="primary", disabled=not reason or same):
+        asked = wire.UserChange(
+            role=role if role != user.role else None,
+            disabled=out if out != user.disabled else None,
+            password=password or None,
+            reason=reason,
+        )
+        acting.attempt(lambda: identity().change_user(user.name, asked), f"{user.name} is changed")
+        st.rerun()
+
+
+@st.dialog("New token", width="medium")
+def new_token() -> None:
+    """A token for a program or a person; shown once, in this dialog."""
+    name = st.text_input("Name", key="token_name", max_chars=64)
+    role = _role("token_role")
+    days = LIVES[str(st.selectbox("Ends after", list(LIVES), index=2, key="token_days"))]
+    reason = acting.reason_field("token_reason")
+    ready = bool(name.strip() and reason)
+    if st.button("Make the token", key="token_do", type="primary", disabled=not ready):
+        asked = wire.TokenAsk(name=name.strip(), role=role, days=days, reason=reason)
+        try:
+            _shown_once(identity().add_token(asked).token)
+        except ServiceError as e:
+            notice(Notice("bad", "No token was made", str(e)))
+
+
+@st.dialog("New API key", width="medium")
+def new_key() -> None:
+    """A key of the data plane for a tenant; shown once, in this dialog."""
+    with st.container(horizontal=True, gap="small"):
+        name = st.text_input("Name", key="key_name", max_chars=64)
+        tenant = st.text_input("Tenant", key="key_tenant", max_chars=64)
+    with st.container(horizontal=True, gap="small"):
+        rate = st.number_input("Requests/s (0: no limit)", 0.0, 1e6, 0.0, key="key_rate")
+        once = st.number_input("At once (0: no limit)", 0, 1_000_000, 0, key="key_once")
+        tokens = st.number_input("Tokens/min (0: no limit)", 0, 10**12, 0, key="key_tokens")
+    days = LIVES[str(st.selectbox("Ends after", list(LIVES), key="key_days"))]
+    reason = acting.reason_field("key_reason")
+    ready = bool(name.strip() and tenant.strip() and reason)
+    if st.button("Make the key", key="key_do", type="primary", disabled=not ready):
+        asked = wire.KeyAsk(
+            name=name.strip(), tenant=tenant.strip(), requests_per_s=rate, concurrent_max=once,
+            tokens_per_min=tokens, days=days, reason=reason,
+        )  # fmt: skip
+        try:
+            _shown_once(identity().add_key(asked).key)
+        except ServiceError as e:
+            notice(Notice("bad", "No key was made", str(e)))
+
+
+@st.dialog("Revoke")
+def revoke(kind: str, id: str, name: str) -> None:
+    """End a token or key, for good."""
+    st.write(f"The {kind} {name} ends at once, for good.")
+    reason = acting.reason_field("revoke_reason")
+    sure = acting.typed(name, "revoke_word")
+    if st.button("Revoke", key="revoke_do", type="primary", disabled=not (reason and sure)):
+        calls = identity()
+        end = calls.revoke_key if kind == "key" else calls.revoke_token
+        acting.attempt(lambda: end(id, reason), f"The {kind} {name} is revoked")
+        st.rerun()
+
+
+def _role(key: str, value: str = "viewer") -> Any:
+    names = list(ROLES)
+    found = st.selectbox(
+        "Role", names, key=key, index=names.index(value) if value in names else 0,
+        format_func=lambda r: ROLES[r],
+    )  # fmt: skip
+    return cast(Any, found)
+
+
+def _shown_once(text: str) -> None:
+    notice(Notice("ok", "Copy it now: it is shown this once", "The service keeps its digest only."))
+    st.code(text, language=None)

@@ -1,0 +1,1 @@
+"""The SLO page: margins, budgets, calibration."""

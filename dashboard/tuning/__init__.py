@@ -1,0 +1,1 @@
+"""The tuning page: draft, preview, review, revisions."""

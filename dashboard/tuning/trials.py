@@ -1,0 +1,84 @@
+"""What runs beside the live parameters: guard, canary, shadow, and changes that wait."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from core import wire
+from dashboard import session
+from dashboard.api.client import ServiceError
+from dashboard.parts import acting
+from dashboard.parts import format as fmt
+from dashboard.parts.components import badge, heading, notice, strip
+from dashboard.parts.page import act, failure_notice
+from dashboard.parts.tables import plain_table
+from dashboard.tuning import models as tm
+
+
+def trials() -> None:
+    """The live part: guard, canary, shadow."""
+    calls = acting.control()
+    try:
+        guard, canary, shadow = calls.guard(), calls.canary(), calls.shadow()
+    except ServiceError as e:
+        notice(failure_notice("Guard and trials", e))
+        return
+    level, words = tm.guard_words(guard)
+    burn = ", ".join(f"{w} {fmt.digits(v)}" for w, v in guard.burn.items()) or "no traffic"
+    strip([badge("guard", words, level), badge("burn rate", burn)])
+    if canary.revision is not None:
+        _canary(canary)
+    if shadow.started_at is not None:
+        _shadow(shadow)
+
+
+def _canary(c: wire.CanaryView) -> None:
+    state = "runs" if c.running else f"ended: {c.ended}"
+    heading("Canary", f"revision {c.revision} on {fmt.share(c.share)} of the sessions; {state}")
+    st.caption(tm.changes_words(c.changes))
+    rows = tm.canary_rows(c)
+    if rows:
+        plain_table(rows, key="canary", alt="Canary against live")
+    if c.live is not None and c.candidate is not None:
+        st.caption(
+            f"{c.candidate.finished} finished under the canary, {c.live.finished} under the live "
+            f"revision; {c.candidate.good} and {c.live.good} met their limits."
+        )
+    if c.running and act("Stop the canary", key="stop_canary"):
+        why = acting.why("stopped in the console")
+        acting.attempt(lambda: acting.control().stop_canary(why), "The canary is stopped")
+        st.rerun()
+
+
+def _shadow(s: wire.ShadowView) -> None:
+    state = "runs" if s.running else f"ended: {s.ended}"
+    agreed = f"; {fmt.share(s.agreement, 1)} placed alike" if s.agreement is not None else ""
+    heading("Shadow", f"{fmt.count(s.scored)} scored{agreed}; {state}")
+    st.caption(tm.changes_words(s.changes))
+    rows = tm.shadow_rows(s)
+    if rows:
+        plain_table(rows, key="shadow", alt="What live and shadow expect")
+    if s.running and act("Stop the shadow", key="stop_shadow"):
+        why = acting.why("stopped in the console")
+        acting.attempt(lambda: acting.control().stop_shadow(why), "The shadow is stopped")
+        st.rerun()
+
+
+def waiting(items: list[wire.ScheduledView]) -> None:
+    """Changes that wait for their time, and how the last ones ended."""
+    if not items:
+        st.caption("Nothing is scheduled.")
+        return
+    plain_table(tm.scheduled_rows(items, session.zone()), key="scheduled", alt="Scheduled changes")
+    open_ = [s for s in items if s.state == "pending"]
+    if not open_:
+        return
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        chosen = st.selectbox(
+            "Call off", open_, key="call_off", width=420,
+            format_func=lambda s: f"{fmt.moment(s.due_at, session.zone())[:19]}: {s.reason}",
+        )  # fmt: skip
+        if act("Call off", key="call_off_do") and chosen is not None:
+            why = acting.why("called off in the console")
+            acting.attempt(lambda: acting.control().call_off(chosen.id, why), "Called off")
+            st.rerun()
