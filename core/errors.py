@@ -10,8 +10,7 @@ ConductorError
 │   ├── TooLarge             413  body or prompt over its limit
 │   └── Invalid              422  a configuration value out of bounds
 ├── CapacityError            nobody can serve now: retry later (Retry-After)
-│   ├── Overloaded           429  predicted SLO miss, queue full, rate limit
-│   └── NoCandidates         503  no eligible node
+│   └── Overloaded           429  predicted SLO miss, queue full, rate limit
 ├── EngineFault              a node failed: try another before the first byte
 │   ├── EngineUnreachable    502  refused, reset, DNS, probe dead
 │   ├── EngineTimeout        504  no first byte or no next byte in time
@@ -99,12 +98,6 @@ class Overloaded(CapacityError):
     """Predicted SLO miss, full queue or rate limit."""
 
     status, code = 429, "overloaded"
-
-
-class NoCandidates(CapacityError):
-    """No eligible node."""
-
-    status, code = 503, "no_candidates"
 
 
 class EngineFault(ConductorError):

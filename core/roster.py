@@ -173,26 +173,6 @@ class Roster:
         rows = self.fleet.serves_model(model, adapter)
         return tuple(sorted({int(size) for size in self.fleet.block_size[rows]}))
 
-    def resolve_model(self, served: str) -> tuple[str, str] | None:
-        """(base model, adapter) of a served name; None where no node serves it.
-
-        A base model of one node comes before another node's adapter of the same name.
-        """
-        nodes = self.fleet.nodes()
-        if any(served in spec.models for spec in nodes):
-            return served, ""
-        bases = (spec.adapters[served] for spec in nodes if served in spec.adapters)
-        base = next(bases, None)
-        return None if base is None else (base, served)
-
-    def served_models(self) -> dict[str, list[NodeId]]:
-        """Served name (base models and adapters) -> nodes that hold it."""
-        out: dict[str, list[NodeId]] = {}
-        for spec in self.fleet.nodes():
-            for name in (*spec.models, *spec.adapters):
-                out.setdefault(name, []).append(spec.id)
-        return out
-
     def signal(self, policy: NamedPolicy, slot: int, request: Request) -> str:
         """Rung of the degradation ladder that a choice stands on."""
         name = policy.name

@@ -12,8 +12,9 @@ from types import FrameType
 import uvicorn
 import uvloop
 
-from core.gateway.app import create_app
+from core.gateway.app import Asgi, create_app
 from core.gateway.history import create_history_app
+from core.gateway.limits import Limits
 from core.gateway.protocol import gateway_protocol
 from core.gateway.service import Service
 from core.history import running_history
@@ -37,24 +38,13 @@ def run_service(settings: Settings) -> None:
 async def _serve(settings: Settings) -> None:
     async with running_service(settings) as service:
         quieten_collector()
-        config = uvicorn.Config(
-            create_app(service),
-            host=settings.server.host,
-            port=settings.server.port,
-            http=gateway_protocol(service.limits),
-            proxy_headers=False,
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            backlog=_BACKLOG,
-            timeout_graceful_shutdown=_CLOSE_S,
-            server_header=False,
-        )
+        config = _server(create_app(service), settings.server.port, service.limits, settings)
         await DrainingServer(config, service, drain_s=settings.limits.drain_s).serve()
 
 
 def run_history(settings: Settings) -> None:
     """Serve stored records until SIGTERM or Ctrl-C."""
+    os.umask(0o077)
     configure_logging(settings.log_level, json=not sys.stderr.isatty())
     with contextlib.suppress(KeyboardInterrupt):
         uvloop.run(_serve_history(settings))
@@ -62,19 +52,25 @@ def run_history(settings: Settings) -> None:
 
 async def _serve_history(settings: Settings) -> None:
     async with running_history(settings) as service:
-        config = uvicorn.Config(
-            create_history_app(service),
-            host=settings.server.host,
-            port=settings.history.port,
-            http=gateway_protocol(service.limits),
-            proxy_headers=False,
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            timeout_graceful_shutdown=_CLOSE_S,
-            server_header=False,
-        )
-        await StoppingServer(config).serve()
+        app = create_history_app(service)
+        await StoppingServer(_server(app, settings.history.port, service.limits, settings)).serve()
+
+
+def _server(app: Asgi, port: int, limits: Limits, settings: Settings) -> uvicorn.Config:
+    """What both instances ask of their server: our protocol with its limits, no log of its own."""
+    return uvicorn.Config(
+        app,
+        host=settings.server.host,
+        port=port,
+        http=gateway_protocol(limits),
+        proxy_headers=False,
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        backlog=_BACKLOG,
+        timeout_graceful_shutdown=_CLOSE_S,
+        server_header=False,
+    )
 
 
 def quieten_collector() -> None:

@@ -92,6 +92,7 @@ async def running_service(
             lab=lab_rules(settings.lab),
         )
         service.store_upkeep = storage.upkeep
+        service.streams = supervisor.streams
         restorer = Restorer(service, stated_nodes(settings))
         add_jobs(service, recorder, restorer)
         supervisor.on_round = rounds_noted(service, settings.probe)

@@ -65,11 +65,6 @@ def parse_url(database_url: str) -> URL:
     return url
 
 
-def is_postgres(database_url: str) -> bool:
-    """Whether the URL names a Postgres database."""
-    return parse_url(database_url).get_backend_name() == "postgresql"
-
-
 def writer_engine(database_url: str, *, busy_ms: int = _BUSY_MS, connections: int = 1) -> Engine:
     """An engine that writes. For SQLite, connecting makes the file and its folder.
 

@@ -16,7 +16,6 @@ import numpy.typing as npt
 import xxhash
 
 from core.audit_json import Candidate, candidates_from_json
-from core.errors import NotFound
 from core.policy import get_policy, pick
 from core.policy.base import Candidates
 from core.ports import StoredDecision
@@ -150,12 +149,3 @@ def choice(r: Recorded, t: Tunables, context: Context) -> int:
     context.turn += 1
     context.turns[r.nodes[row]] = context.turn
     return row
-
-
-def known_policy(name: str) -> bool:
-    """Whether a record's policy still exists."""
-    try:
-        get_policy(name)
-    except NotFound:
-        return False
-    return True

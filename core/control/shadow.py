@@ -99,8 +99,6 @@ class Tally:
         self.agreed = 0
         self.live, self.candidate = Expected(), Expected()
         self.moves: Counter[tuple[str, str]] = Counter()
-        self.moves_elsewhere = 0
-        """Moves between pairs of nodes that are not listed any more."""
 
     def add(self, live: Decision | Rejection, candidate: Decision | Rejection) -> None:
         """Count one request that both decided."""
@@ -112,8 +110,6 @@ class Tally:
             self.agreed += 1
         elif pair in self.moves or len(self.moves) < MOVES_MAX:
             self.moves[pair] += 1
-        else:
-            self.moves_elsewhere += 1
 
 
 def _place(decided: Decision | Rejection) -> str:

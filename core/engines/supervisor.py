@@ -21,7 +21,7 @@ from core.engines.guard import AddressGuard
 from core.engines.node_supervisor import NodeSupervisor
 from core.engines.parity import Parity
 from core.engines.probe import Tokenizer, make_client
-from core.engines.stream_tools import StreamRules, StreamTools
+from core.engines.stream_tools import StreamRules, StreamStatus, StreamTools
 from core.engines.watch import NodeStatus, WatchRules, WatchTools
 from core.errors import ConductorError, NotFound
 
@@ -165,6 +165,11 @@ class FleetSupervisor:
     def statuses(self) -> list[NodeStatus]:
         """All nodes' status, in the order of registration."""
         return [s.status for s in self._supervisors.values()]
+
+    def streams(self) -> dict[NodeId, StreamStatus]:
+        """The event streams of the nodes that have one."""
+        found = ((node, s.status.stream) for node, s in self._supervisors.items())
+        return {node: stream for node, stream in found if stream is not None}
 
     def bootstrap_port(self, node: NodeId) -> int | None:
         """Where an SGLang prefill node lets decode nodes meet it; None where not known."""

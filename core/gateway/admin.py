@@ -37,6 +37,7 @@ from core.ports import RecordStore, StoredDecision
 
 if TYPE_CHECKING:
     from core.gateway.service import Service
+from core.gateway.signals import signal_routes
 
 T = TypeVar("T")
 HISTORY_DEFAULT = timedelta(hours=1)
@@ -56,6 +57,7 @@ def create_admin(service: Service) -> FastAPI:
     app.state.service = service
     app.include_router(_live_routes(service), prefix=wire.API_PREFIX)
     app.include_router(node_routes(service), prefix=wire.API_PREFIX)
+    app.include_router(signal_routes(service), prefix=wire.API_PREFIX)
     app.include_router(cache_routes(service), prefix=wire.API_PREFIX)
     app.include_router(past_routes(service), prefix=wire.API_PREFIX)
     app.include_router(record_routes(service), prefix=wire.API_PREFIX)

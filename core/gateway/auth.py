@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 ROLE_KEY = "x-least-role"
 NOBODY = "none"
 LEAST_ADMIN = {ROLE_KEY: AccessRole.ADMIN.value}
-LEAST_OPERATOR = {ROLE_KEY: AccessRole.OPERATOR.value}
 LEAST_VIEWER = {ROLE_KEY: AccessRole.VIEWER.value}
 OPEN = {ROLE_KEY: NOBODY}
 """For the one route that hands out credentials."""

@@ -52,8 +52,6 @@ class DnsNodes:
     def __init__(self, service: Service, pool: Pool, *, lookup: Lookup = system_lookup) -> None:
         self._service, self._pool, self._lookup = service, pool, lookup
         self.members = Members()
-        self.refused = 0
-        """Addresses that no node may have, in all answers."""
 
     def watch(self) -> None:
         """Make the look-up a job of the service."""
@@ -75,6 +73,9 @@ class DnsNodes:
         change = self.members.observe(found)
         if not found:
             raise EngineUnreachable(f"{self._pool.host}: no usable address; its nodes stay")
+        if self.members.crowded:
+            text = "%s has %d addresses more than one name may bring"
+            log.warning(text, self._pool.host, self.members.crowded)
         for address in change.left:
             await self._leave(address)
         for address in change.joined:
@@ -86,7 +87,7 @@ class DnsNodes:
             try:
                 check_never(ip_address(text), field="address")
             except (Forbidden, ValueError):
-                self.refused += 1
+                self._service.counters["dns_addresses_refused"] += 1
                 log.warning("%s points to %s, where no node can be", self._pool.host, text)
                 continue
             found.append(text)

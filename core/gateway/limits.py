@@ -27,8 +27,6 @@ class Limits:
     """The same for an answer that is not streamed, whose first byte is its last."""
     idle_timeout_s: float = 60.0
     """Between two reads from a streaming engine, and for a client that does not read."""
-    probe_grace_s: float = 0.25
-    """How often deadlines and dead nodes are looked for."""
     retries_max: int = 2
     """Further attempts after the first, each on another node, before the first byte."""
     retry_share: float = 0.2

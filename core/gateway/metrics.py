@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from core.domain import Health
 from core.gateway.live import LogHistogram, bin_floor
 from core.gateway.record_metrics import record_metrics
+from core.gateway.signals import signal_families
 from core.gateway.watch_metrics import watch_families
 from core.plan.prefill import fleet_load
 
@@ -66,6 +67,7 @@ class ServiceCollector(Collector):
         yield from record_metrics(self._service)
         yield from self._nodes()
         yield from watch_families(self._service)
+        yield from signal_families(self._service.streams())
 
     def _totals(self) -> Iterator[Metric]:
         total = self._service.live.total

@@ -35,6 +35,7 @@ from core.domain import (
 from core.engines.base import EngineAdapter
 from core.engines.guard import AddressGuard
 from core.engines.registry import adapters
+from core.engines.stream_tools import StreamStatus
 from core.fleet.ledger import Reservation
 from core.gateway.budget import RetryBudget
 from core.gateway.elsewhere import Elsewhere
@@ -110,6 +111,8 @@ class Service:
     _follower: Follower | None = None
     store_upkeep: Callable[[], StoreUpkeep] | None = None
     """What this process did for the database; None where it does nothing."""
+    streams: Callable[[], Mapping[NodeId, StreamStatus]] = staticmethod(dict)
+    """The nodes' event streams; empty where nobody supervises them."""
 
     def __init__(
         self,

@@ -80,8 +80,7 @@ class Prompts:
         self._ratio: dict[str, float] = {}
         self.distrusted: dict[str, str] = {}
         """Models whose local ids differ from the engine's, and how."""
-        self.counts = {"ids": 0, "local": 0, "engine": 0, "text": 0}
-        self.remote_failures = 0
+        self.counts = {"ids": 0, "local": 0, "engine": 0, "engine_failed": 0, "text": 0}
 
     def close(self) -> None:
         """Stop the threads; texts being tokenized are abandoned."""
@@ -208,7 +207,7 @@ class Prompts:
         except EngineFault:
             answer = None
         if answer is None:
-            self.remote_failures += 1
+            self.counts["engine_failed"] += 1
             return None
         return token_array(answer)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import gzip
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -307,9 +307,3 @@ def _rebased(r: TraceRequest, start: int) -> TraceRequest:
 
 def _shown(row: dict[str, Any], name: str) -> str:
     return repr(row[name])[:60] if name in row else "nothing"
-
-
-def whole_blocks(requests: Iterable[TraceRequest], block_tokens: int) -> Iterator[list[int]]:
-    """Ids of each request's whole blocks: what can be cached and matched."""
-    for r in requests:
-        yield r.hash_ids[: r.prompt_tokens // block_tokens]

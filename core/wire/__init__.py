@@ -33,6 +33,7 @@ GET      /series                         query: window=live|minutes, from, to ->
 GET      /shares                         query: since, until, limit -> Shares
 GET      /timings                        query: since, until, limit -> TimingsView
 GET      /nodes/{id}/readings            query: since, until, points -> Readings
+GET      /nodes/{id}/signal              -> SignalView
 GET      /tunables                       -> TunablesView
 PUT      /tunables                       TunablesChange -> TunablesView (409 stale, 422 field)
 GET      /policies                       -> PolicyList
@@ -167,6 +168,7 @@ from core.wire.fleet import (
     PlaceView,
     Quantiles,
     ServiceView,
+    SignalView,
     Totals,
 )
 from core.wire.identity import (
@@ -388,6 +390,7 @@ __all__ = [
     "Shares",
     "SideView",
     "SignIn",
+    "SignalView",
     "SignedIn",
     "SpoolView",
     "StaleBody",

@@ -129,6 +129,30 @@ class NodeView(Answer):
     """What an operator should know: token mismatch, lost events, stale readings."""
 
 
+class SignalView(Answer):
+    """A node's event stream; all of it empty where the node has none."""
+
+    endpoint: str = ""
+    state: str = ""
+    """unknown, live, replaying or cooling."""
+    connected: bool = False
+    problem: str = ""
+    """What keeps the stream from being believed, in words."""
+    backlog: int = 0
+    """Messages and batches waiting to be worked on."""
+    last_message_age_s: float | None = None
+    last_number: int | None = None
+    """Sequence number of the last batch."""
+    counters: dict[str, int] = {}
+    """Since the node was registered, by name: applied, duplicates, gaps, replays, links_lost..."""
+    blocks: int = 0
+    """Engine hashes known now, over all media."""
+    copies: int = 0
+    """Physical copies beyond the first."""
+    orphan_blocks: int = 0
+    """Blocks whose parent is not known (yet)."""
+
+
 class NodeList(Answer):
     """All nodes, in the order of registration."""
 

@@ -48,6 +48,10 @@ class FleetClient:
             timeout_s=SUM_S,
         )
 
+    def signal(self, node_id: str) -> wire.SignalView:
+        """What the node's event stream delivered, lost and caught up."""
+        return self._call("GET", f"{_node(node_id)}/signal", wire.SignalView)
+
     # -- caches ----------------------------------------------------------------------------
 
     def hot(self, *, limit: int = 50, node: str = "") -> wire.HotPrefixes:

@@ -143,6 +143,52 @@ def facts(n: wire.NodeView) -> list[dict[str, object]]:
     return [{"Fact": name, "Value": value} for name, value in rows.items()]
 
 
+STREAM_WORDS = {
+    "messages": "Messages received",
+    "applied": "Batches applied",
+    "gaps": "Gaps in the numbering",
+    "replays": "Replays asked for",
+    "replayed": "Batches that a replay brought",
+    "replay_failures": "Replays that failed",
+    "audits": "Times it was asked whether anything was missed",
+    "catch_ups": "Batches that an audit found missed",
+    "duplicates": "Batches seen twice",
+    "held_dropped": "Batches dropped while a replay ran",
+    "malformed": "Messages that could not be read",
+    "restarts": "Engine restarts seen in the numbering",
+    "forgotten": "Times that all was forgotten",
+    "links_lost": "Connections lost",
+    "orphans_dropped": "Blocks without a parent, dropped",
+    "unknown_removed": "Removals of blocks never seen",
+    "blocks_refused": "Blocks beyond the node's bound",
+    "ignored": "Events of other ranks or cache groups",
+}
+"""Counter of an event stream -> what it counts; in the order in which they are read."""
+
+
+def signal_words(s: wire.SignalView) -> str:
+    """The stream's state in one line."""
+    if not s.endpoint:
+        return "The node has no event stream."
+    link = "connected" if s.connected else "not connected"
+    age = s.last_message_age_s
+    last = "no message yet" if age is None else f"last message {fmt.seconds(age)} ago"
+    return f"{s.endpoint}: {link}, {s.state}, {last}" + (f"; {s.problem}" if s.problem else "")
+
+
+def signal_rows(s: wire.SignalView) -> list[dict[str, object]]:
+    """What the stream brought and lost since the node was registered."""
+    held = {"Blocks known": s.blocks, "Blocks whose parent is missing": s.orphan_blocks}
+    counted = {STREAM_WORDS.get(n, n.replace("_", " ")): s.counters[n] for n in _ordered(s)}
+    rows = (held | counted | {"Batches waiting": s.backlog}) if s.endpoint else {}
+    return [{"What": name, "Count": value} for name, value in rows.items()]
+
+
+def _ordered(s: wire.SignalView) -> list[str]:
+    known = [name for name in STREAM_WORDS if name in s.counters]
+    return known + sorted(s.counters.keys() - STREAM_WORDS.keys())
+
+
 def hot_rows(found: wire.HotPrefixes) -> list[dict[str, object]]:
     """Hot prefixes with what their reuse saves."""
     return [

@@ -118,6 +118,8 @@ def _live(node_id: str) -> None:
     with right:
         heading("What is known of it")
         plain_table(node_models.facts(n), key="facts", alt="What was registered or discovered")
+        with part("Its cache signal"):
+            _signal(node_id)
     with part("Its decisions"):
         _decisions(node_id)
 
@@ -168,6 +170,14 @@ def _prefixes(node_id: str) -> None:
         hot_table(node_models.hot_rows(found), key="node_hot")
     else:
         st.caption("None of the prefixes that are asked for lately.")
+
+
+def _signal(node_id: str) -> None:
+    found = kept("signal", node_id, ttl_s=3.0, read=lambda: fleet().signal(node_id))
+    with st.expander("Cache signal: what its event stream brought and lost"):
+        st.caption(node_models.signal_words(found))
+        if rows := node_models.signal_rows(found):
+            plain_table(rows, key="signal", alt="What its event stream brought and lost")
 
 
 def _decisions(node_id: str) -> None:

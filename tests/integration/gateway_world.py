@@ -220,6 +220,7 @@ async def gateway(
         version="test",
         node_notes=supervisor.notes,
     )
+    service.streams = supervisor.streams
     async with supervisor, service, serving(service) as (url, server):
         for spec in specs:
             await service.add_node(spec)

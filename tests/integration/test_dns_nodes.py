@@ -102,7 +102,7 @@ async def test_addresses_that_no_node_can_have_are_left():
     async with pool(9) as (w, nodes, names):
         names.answer = ["169.254.169.254", "127.0.0.2", "224.0.0.1"]
         await nodes.refresh()
-        assert ids(w) == ["p-127.0.0.2"] and nodes.refused == 2
+        assert ids(w) == ["p-127.0.0.2"] and w.service.counters["dns_addresses_refused"] == 2
 
 
 def test_a_pool_is_stated_in_the_settings():

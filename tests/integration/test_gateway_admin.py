@@ -221,13 +221,20 @@ async def test_cache_views(pair, tmp_path):
 
 async def test_health_and_metrics(pair, tmp_path):
     async with world(pair, tmp_path) as w:
-        await w.complete("x", max_tokens=2)
+        await w.complete("x" * 200, max_tokens=2)
         await w.complete("x", model="nope")
         async with w.client.get(f"{w.url}/health/ready") as answer:
             ready = wire.HealthView.model_validate_json(await answer.read())
         assert answer.status == 200 and ready.ready and ready.eligible == 2
+        heard = w.service.streams().values
+        await until(lambda: any(s.ingest and s.ingest.blocks for s in heard()))
+        seen = [await get(w, f"/nodes/{node}/signal", wire.SignalView) for node in ("a", "b")]
+        assert all(s.connected and s.endpoint for s in seen)
+        assert sum(s.counters["messages"] for s in seen) > 0 and sum(s.blocks for s in seen) > 0
+        assert (await get(w, "/nodes/z/signal", None, status=404)).error.param == "node"
         async with w.client.get(f"{w.url}/metrics") as answer:
             text = await answer.text()
+        assert 'conductor_node_stream_total{event="gaps",node="a"} 0.0' in text
         assert 'conductor_outcomes_total{kind="ok"} 1.0' in text
         assert 'conductor_rejections_total{code="unknown_model"} 1.0' in text
         assert 'conductor_node_healthy{node="a"} 1.0' in text

@@ -282,7 +282,7 @@ async def test_text_when_the_engine_does_not_tell(answer):
     p = prompts(remote=remote)
     found = await of(p, prompt="x" * 400)
     assert (found.source, found.length, found.exact) == ("text", 100, False)
-    assert p.remote_failures == 1
+    assert p.counts["engine_failed"] == 1
 
 
 async def test_refusing_templates_leave_it_to_the_engine(tmp_path):

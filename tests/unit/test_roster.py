@@ -189,19 +189,7 @@ def test_links_and_transfer_groups_follow_an_update():
     assert decided(c, request()).decode == "d"
 
 
-# -- names --------------------------------------------------------------------------------------
-
-
-def test_served_names_resolve_to_base_and_adapter():
-    c = conductor(
-        spec("a", models=("m",), adapters={"x": "m", "n": "m"}),
-        spec("b", models=("n",), adapters={"x": "m"}),
-    )
-    assert c.resolve_model("m") == ("m", "")
-    assert c.resolve_model("x") == ("m", "x")
-    assert c.resolve_model("n") == ("n", ""), "a base model comes before an adapter of its name"
-    assert c.resolve_model("nope") is None
-    assert c.served_models() == {"m": ["a"], "x": ["a", "b"], "n": ["a", "b"]}
+# -- block sizes ---------------------------------------------------------------------------------
 
 
 def test_block_sizes_are_those_of_the_models_nodes():

@@ -9,6 +9,10 @@ from dashboard_samples import NOON, node, point, series
 
 from core import wire
 from core.domain import Health, Trust
+from core.engines.stream_tools import StreamStatus
+from core.gateway.signals import signal_view
+from core.index.event_stream import Status
+from core.index.ingest import IngestStats
 from dashboard.nodes import figures as node_figures
 from dashboard.nodes import models as node_models
 from dashboard.parts.theme import DARK, LIGHT
@@ -52,6 +56,34 @@ def test_tiles_say_whether_it_takes_requests(changes: dict[str, object], level: 
     assert tiles[0].level == level
     assert len(tiles) == 6
     assert all(t.word and t.help for t in tiles)
+
+
+def test_the_signal_says_what_the_stream_brought_and_lost() -> None:
+    now = 100.0
+    heard = StreamStatus(endpoint="tcp://10.0.0.1:5557", connected=True, last_message_s=97.5)
+    heard.state, heard.messages, heard.problem = Status.LIVE, 8, "a gap could not be filled"
+    heard.cursor.gaps = 2
+    heard.ingest = IngestStats(
+        blocks=90, copies=3, orphan_blocks=4, orphans_dropped=1,
+        unknown_removed=0, refused=0, ignored=5,
+    )  # fmt: skip
+    view = signal_view(heard, now)
+    told = node_models.signal_words(view)
+    assert told == (
+        "tcp://10.0.0.1:5557: connected, live, last message 2.5 s ago; a gap could not be filled"
+    )
+    rows = {str(r["What"]): r["Count"] for r in node_models.signal_rows(view)}
+    assert rows["Blocks known"] == 90 and rows["Blocks whose parent is missing"] == 4
+    assert rows["Messages received"] == 8 and rows["Gaps in the numbering"] == 2
+    assert rows["Events of other ranks or cache groups"] == 5
+    assert view.counters.keys() == node_models.STREAM_WORDS.keys(), "every counter has words"
+
+
+def test_a_node_without_a_stream_says_so() -> None:
+    assert node_models.signal_words(wire.SignalView()) == "The node has no event stream."
+    assert node_models.signal_rows(wire.SignalView()) == []
+    silent = wire.SignalView(endpoint="tcp://a:1", state="unknown")
+    assert node_models.signal_words(silent) == "tcp://a:1: not connected, unknown, no message yet"
 
 
 def test_every_trust_has_words_and_a_level() -> None:
