@@ -263,7 +263,7 @@ class Conductor(Roster):
         if not found:
             return
         if not (t.fetch.enabled and fleet.any_can_fetch):
-            case.credit = credited(case, found)
+            case.credit = credited(fleet, case, found)
         if case.wider is None and case.policy is not self._fallback:
             gather(fleet, case, found, t)
 

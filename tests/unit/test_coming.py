@@ -125,3 +125,22 @@ def test_the_record_tells_what_was_held_from_what_was_coming():
     d = decided(c, ask(1), 0.0)
     columns = d.candidates.columns
     assert columns["match_tokens"].tolist() == columns["coming_tokens"].tolist() == [128 * 16]
+
+
+def test_a_copy_under_way_is_waited_for_only_where_no_node_is_idle():
+    """Somebody holds it already: an idle node makes one more holder, and delays nobody."""
+    c = fleet(*FOUR)
+    c.index.store(c.fleet.slot(NodeId("a")), ask(0).keys[16][:128])
+    on_a = decided(c, ask(0), 0.0)
+    assert on_a.prefill == "a" and on_a.match_tokens == 128 * 16
+    for _ in range(34):  # the holder's queue is longer than computing it elsewhere
+        c.begin(on_a, 0.0)
+    copy = decided(c, ask(50), 0.0)
+    c.begin(copy, 0.0)
+    idle = decided(c, ask(51), 0.0)
+    assert len({"a", copy.prefill, idle.prefill}) == 3 and idle.coming_tokens == 0
+    c.begin(idle, 0.0)
+    c.begin(decided(c, ask(52), 0.0), 0.0)
+    # Now everybody is busy, and the copies under way count.
+    last = decided(c, ask(53), 0.0)
+    assert last.coming_tokens == 128 * 16 and last.prefill != "a"
