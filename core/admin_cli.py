@@ -6,37 +6,24 @@ code 1. With --json standard output holds the API's answer and nothing else.
 
 from __future__ import annotations
 
-import getpass
 import time
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 from urllib.parse import quote
 
-import httpx
 import typer
-from pydantic import BaseModel, ValidationError
-from rich.console import Console
 from rich.table import Table
 
-from core import admin_token, wire
-from core.errors import BadRequest, ConductorError
+from core import wire
+from core.admin_call import DEFAULT_URL, Author, Json, Url, author_or_me, call, show
+from core.errors import BadRequest
 
-DEFAULT_URL = "http://127.0.0.1:8080"
-_TIMEOUT_S = 30.0
 _POLL_S = 0.5
-Url = Annotated[str, typer.Option("--url", help="Address of the service.")]
-Json = Annotated[bool, typer.Option("--json", help="The API's answer on standard output.")]
 Node = Annotated[str, typer.Argument(help="Id of a node.")]
 OneNode = Annotated[str | None, typer.Argument(help="Id of a node.")]
 Everything = Annotated[
     bool, typer.Option("--global", help="The global breaker: tripped, requests go round robin.")
 ]
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; kept in the events.")]
-Author = Annotated[str, typer.Option("--author", help="Who; default: you.")]
-Answer = TypeVar("Answer", bound=BaseModel)
-
-
-class Refused(ConductorError):
-    """The service refused, or is not there."""
 
 
 def register(app: typer.Typer) -> None:
@@ -176,49 +163,5 @@ def _switch(
     show(view, json, f"{view.id}: {breaker_text(view.breaker)}")
 
 
-def call(
-    url: str, method: str, path: str, kind: type[Answer], body: dict[str, Any] | None = None
-) -> Answer:
-    """One request to the admin API; Refused with the service's own words."""
-    try:
-        answer = httpx.request(
-            method,
-            f"{url.rstrip('/')}{wire.API_PREFIX}{path}",
-            json=body,
-            headers=admin_token.headers(url),
-            timeout=_TIMEOUT_S,
-        )
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise Refused(f"url: no answer from {url}: {error}", field="url") from None
-    try:
-        if answer.is_success:
-            return kind.model_validate_json(answer.content)
-        told = wire.ErrorBody.model_validate_json(answer.content).error
-    except ValidationError:
-        text = f"url: {url} answered {answer.status_code}, not as a conductor does"
-        raise Refused(text, field="url") from None
-    raise Refused(admin_token.advised(answer.status_code, told.message), field=told.param)
-
-
 def _path(node: str) -> str:
     return f"/nodes/{quote(node, safe='')}"
-
-
-def author_or_me(author: str) -> str:
-    """The given author, or the user who runs the command."""
-    if author:
-        return author
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "cli"
-
-
-def show(found: BaseModel, json: bool, shown: str | Table) -> None:
-    """Print the answer as JSON, or what was made of it."""
-    if json:
-        typer.echo(found.model_dump_json(indent=2))
-    elif isinstance(shown, str):
-        typer.echo(shown)
-    else:
-        Console().print(shown)

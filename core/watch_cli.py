@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from core import wire
-from core.admin_cli import DEFAULT_URL, Author, Json, Url, author_or_me, call, show
+from core.admin_call import DEFAULT_URL, Author, Json, Url, author_or_me, call, show
 
 
 def register(app: typer.Typer) -> None:

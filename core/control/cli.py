@@ -5,32 +5,20 @@ They talk to the admin API; a service that is not there ends with one line and c
 
 from __future__ import annotations
 
-import getpass
-import json as jsonlib
 from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-import httpx
 import typer
-from pydantic import BaseModel
-from rich.console import Console
 from rich.table import Table
 
-from core import admin_token, wire
-from core.errors import BadRequest, ConductorError
+from core import wire
+from core.admin_call import DEFAULT_URL, Answer, Json, Refused, Url, author_or_me, call, show
+from core.errors import BadRequest
 from core.tunables import Tunables, parse, resolve
 
-DEFAULT_URL = "http://127.0.0.1:8080"
 _TIMEOUT_S = 120.0
-Url = Annotated[str, typer.Option("--url", help="Address of the service.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 Changes = Annotated[list[str], typer.Argument(help="NAME=VALUE, e.g. linear.alpha=0.7.")]
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; kept in the audit.")]
-Answer = TypeVar("Answer", bound=BaseModel)
-
-
-class Refused(ConductorError):
-    """The service refused, or is not there."""
 
 
 def register(app: typer.Typer) -> None:
@@ -53,18 +41,18 @@ def tune(
     json: Json = False,
 ) -> None:
     """Change live parameters, now or at a time, for good or until a time."""
-    asked: dict[str, Any] = {"reason": reason, "author": _author()}
+    asked: dict[str, Any] = {"reason": reason, "author": author_or_me()}
     asked["changes"] = _parsed(changes, _live_policy(url))
     if until is not None:
         asked["until"] = until.astimezone().isoformat()
     if at is not None:
         asked["at"] = at.astimezone().isoformat()
         planned = _call(url, "POST", "/scheduled", wire.ScheduledView, asked)
-        _print(planned, json, f"{planned.id} will be applied at {planned.due_at:%Y-%m-%d %H:%M %Z}")
+        show(planned, json, f"{planned.id} will be applied at {planned.due_at:%Y-%m-%d %H:%M %Z}")
         return
     asked["base"] = _live(url) if base is None else base
     made = _call(url, "POST", "/revisions", wire.FullRevision, asked)
-    _print(made, json, f"revision {made.revision} is live: {_changes_text(made.changes)}")
+    show(made, json, f"revision {made.revision} is live: {_changes_text(made.changes)}")
 
 
 def revisions(
@@ -80,11 +68,11 @@ def revisions(
     if number is not None and diff is not None:
         to = f"?to={diff}" if diff else ""
         found = _call(url, "GET", f"/revisions/{number}/diff{to}", wire.RevisionDiff)
-        _print(found, json, _changes_text(found.changes) or "no difference")
+        show(found, json, _changes_text(found.changes) or "no difference")
         return
     if number is not None:
         one = _call(url, "GET", f"/revisions/{number}", wire.FullRevision)
-        _print(one, json, _revision_text(one))
+        show(one, json, _revision_text(one))
         return
     listed = _call(url, "GET", f"/revisions?limit={limit}", wire.RevisionList)
     table = Table("revision", "at", "kind", "author", "reason", "changes")
@@ -94,7 +82,7 @@ def revisions(
             f"{r.revision}{mark}", f"{r.at:%Y-%m-%d %H:%M:%S}", r.kind, r.author, r.reason,
             _changes_text(r.changes),
         )  # fmt: skip
-    _print(listed, json, table)
+    show(listed, json, table)
 
 
 def rollback(
@@ -106,10 +94,10 @@ def rollback(
     json: Json = False,
 ) -> None:
     """Restore an earlier revision as a new one."""
-    asked = {"reason": reason, "author": _author(), "to": to}
+    asked = {"reason": reason, "author": author_or_me(), "to": to}
     made = _call(url, "POST", "/revisions/rollback", wire.FullRevision, asked)
     restored = made.detail.get("restores")
-    _print(made, json, f"revision {made.revision} is live, with the values of {restored}")
+    show(made, json, f"revision {made.revision} is live, with the values of {restored}")
 
 
 def preview(
@@ -128,7 +116,7 @@ def preview(
         "simulate": simulate,
     }
     told = _call(url, "POST", "/preview", wire.PreviewView, asked)
-    _print(told, json, "\n".join(preview_lines(told)))
+    show(told, json, "\n".join(preview_lines(told)))
 
 
 def preview_lines(p: wire.PreviewView) -> list[str]:
@@ -181,42 +169,17 @@ def _live_policy(url: str) -> str:
 def _call(
     url: str, method: str, path: str, kind: type[Answer], body: dict[str, Any] | None = None
 ) -> Answer:
-    """One request to the admin API; Refused with its message where it fails."""
+    """As `call`, patient with a preview; where another was quicker, with both sides' changes."""
     try:
-        answer = httpx.request(
-            method,
-            f"{url.rstrip('/')}{wire.API_PREFIX}{path}",
-            json=body,
-            headers=admin_token.headers(url),
-            timeout=_TIMEOUT_S,
-        )
-    except httpx.HTTPError as error:
-        raise Refused(f"{url}: {error}") from None
-    if answer.status_code >= 400:
-        raise Refused(_why(answer))
-    return kind.model_validate_json(answer.content)
-
-
-def _why(answer: httpx.Response) -> str:
-    try:
-        error = wire.ErrorBody.model_validate_json(answer.content).error
-    except ValueError:
-        return f"status {answer.status_code}"
-    if answer.status_code != 409:
-        return admin_token.advised(answer.status_code, error.message)
-    try:
-        stale = wire.StaleBody.model_validate_json(answer.content).error
-    except ValueError:
-        return error.message
-    theirs, yours = _changes_text(stale.theirs), _changes_text(stale.yours)
-    return f"{stale.message}\n  since then: {theirs}\n  yours: {yours}"
-
-
-def _author() -> str:
-    try:
-        return getpass.getuser()[:128]
-    except (KeyError, OSError):
-        return ""
+        return call(url, method, path, kind, body, timeout_s=_TIMEOUT_S)
+    except Refused as refused:
+        try:
+            stale = wire.StaleBody.model_validate_json(refused.body).error
+        except ValueError:
+            raise refused from None
+        theirs, yours = _changes_text(stale.theirs), _changes_text(stale.yours)
+        text = f"{stale.message}\n  since then: {theirs}\n  yours: {yours}"
+        raise Refused(text, field=refused.field) from None
 
 
 def _revision_text(r: wire.FullRevision) -> str:
@@ -235,12 +198,3 @@ def _changes_text(changes: dict[str, list[Any]]) -> str:
 
 def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
-
-
-def _print(answer: BaseModel, json: bool, text: str | Table) -> None:
-    if json:
-        typer.echo(jsonlib.dumps(answer.model_dump(mode="json"), indent=2))
-    elif isinstance(text, str):
-        typer.echo(text)
-    else:
-        Console().print(text)

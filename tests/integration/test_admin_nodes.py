@@ -11,7 +11,7 @@ from gateway_world import PATIENT, Engine, engines, gateway, until
 from typer.testing import CliRunner
 
 from core import wire
-from core.admin_cli import Refused
+from core.admin_call import Refused
 from core.cli import app
 from core.engines.addresses import networks
 from core.errors import BadRequest, Invalid

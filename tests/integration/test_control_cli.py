@@ -11,7 +11,8 @@ from control_world import apply, controlled
 from gateway_world import Engine, engines
 from typer.testing import CliRunner
 
-from core.control.cli import Refused, register
+from core.admin_call import Refused
+from core.control.cli import register
 from core.errors import Invalid
 
 

@@ -10,7 +10,7 @@ from gateway_world import Engine, engines, gateway, until
 from typer.testing import CliRunner
 
 from core import wire
-from core.admin_cli import Refused
+from core.admin_call import Refused
 from core.cli import app
 from core.domain import NodeId, Trust
 from core.engines.addresses import networks

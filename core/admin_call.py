@@ -1,0 +1,85 @@
+"""What commands that talk to a running service share: one call, who asks, how an answer is shown.
+
+A service that is not there, or refuses, ends a command with one line and code 1.
+"""
+
+from __future__ import annotations
+
+import getpass
+from typing import Annotated, Any, TypeVar
+
+import httpx
+import typer
+from pydantic import BaseModel, ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from core import admin_token, wire
+from core.errors import ConductorError
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+TIMEOUT_S = 30.0
+AUTHOR_CHARS_MAX = 128
+Url = Annotated[str, typer.Option("--url", help="Address of the service.")]
+Json = Annotated[bool, typer.Option("--json", help="The API's answer on standard output.")]
+Author = Annotated[str, typer.Option("--author", help="Who; default: you.")]
+Answer = TypeVar("Answer", bound=BaseModel)
+
+
+class Refused(ConductorError):
+    """The service refused, or is not there. `body`: its answer, empty where there is none."""
+
+    def __init__(self, message: str, *, field: str | None = None, body: bytes = b"") -> None:
+        super().__init__(message, field=field)
+        self.body = body
+
+
+def call(
+    url: str,
+    method: str,
+    path: str,
+    kind: type[Answer],
+    body: dict[str, Any] | None = None,
+    *,
+    timeout_s: float = TIMEOUT_S,
+) -> Answer:
+    """One request to the admin API; Refused with the service's own words."""
+    try:
+        answer = httpx.request(
+            method,
+            f"{url.rstrip('/')}{wire.API_PREFIX}{path}",
+            json=body,
+            headers=admin_token.headers(url),
+            timeout=timeout_s,
+        )
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise Refused(f"url: no answer from {url}: {error}", field="url") from None
+    try:
+        if answer.is_success:
+            return kind.model_validate_json(answer.content)
+        told = wire.ErrorBody.model_validate_json(answer.content).error
+    except ValidationError:
+        text = f"url: {url} answered {answer.status_code}, not as a conductor does"
+        raise Refused(text, field="url") from None
+    message = admin_token.advised(answer.status_code, told.message)
+    raise Refused(message, field=told.param, body=answer.content)
+
+
+def author_or_me(author: str = "") -> str:
+    """The given author, or the user who runs the command."""
+    if author:
+        return author
+    try:
+        return getpass.getuser()[:AUTHOR_CHARS_MAX]
+    except (KeyError, OSError):
+        return "cli"
+
+
+def show(found: BaseModel, json: bool, shown: str | Table) -> None:
+    """Print the answer as JSON, or what was made of it."""
+    if json:
+        typer.echo(found.model_dump_json(indent=2))
+    elif isinstance(shown, str):
+        typer.echo(shown)
+    else:
+        Console().print(shown)
