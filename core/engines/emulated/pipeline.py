@@ -14,7 +14,6 @@ hand-over shows in the text.
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
@@ -27,7 +26,7 @@ import xxhash
 
 from core.engines.emulated.costs import StepCosts
 from core.engines.emulated.sequence import pack
-from core.engines.emulated.transfer import TransferFailed
+from core.engines.emulated.transfer import ask_peer
 
 PATH = "/emulated/pipeline"
 EARLY_MAX = 1024
@@ -157,18 +156,4 @@ async def hand_over(part: Part, chunk: int, value: int) -> None:
     """Tell the next stage that a chunk is computed. Raises TransferFailed."""
     host, port = part.peers[part.stage + 1]
     body = orjson.dumps({"stage": part.stage + 1, "chunk": chunk, "fingerprint": value})
-    head = (
-        f"POST {PATH}/{part.name} HTTP/1.1\r\nhost: {host}:{port}\r\nconnection: close\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    )
-    try:
-        reader, writer = await asyncio.open_connection(host, port)
-        try:
-            writer.write(head.encode() + body)
-            answer = await reader.read(-1)
-        finally:
-            writer.close()
-    except OSError as error:
-        raise TransferFailed(f"{host}:{port}: {error}") from error
-    if answer.split(b" ", 2)[1:2] != [b"200"]:
-        raise TransferFailed(f"{host}:{port} answered {answer[:60]!r}")
+    await ask_peer(host, port, f"{PATH}/{part.name}", body)

@@ -37,14 +37,20 @@ async def fetch_blocks(
 ) -> list[int]:
     """Read blocks of a held request and end its hold. Raises TransferFailed."""
     question = orjson.dumps({"engine_id": engine_id, "blocks": list(blocks)})
+    answer = await ask_peer(host, port, f"{PATH}{request_id}", question)
+    return decode_fingerprints(answer, len(blocks))
+
+
+async def ask_peer(host: str, port: int, path: str, body: bytes) -> bytes:
+    """Post JSON to another emulated engine; its answer. Raises TransferFailed if it is not 200."""
     head = (
-        f"POST {PATH}{request_id} HTTP/1.1\r\nhost: {host}:{port}\r\nconnection: close\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(question)}\r\n\r\n"
+        f"POST {path} HTTP/1.1\r\nhost: {host}:{port}\r\nconnection: close\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     )
     try:
         reader, writer = await asyncio.open_connection(host, port)
         try:
-            writer.write(head.encode() + question)
+            writer.write(head.encode() + body)
             answer = await reader.read(-1)
         finally:
             writer.close()
@@ -53,4 +59,4 @@ async def fetch_blocks(
     status, _, rest = answer.partition(b"\r\n")
     if status.split(b" ")[1:2] != [b"200"]:
         raise TransferFailed(f"{host}:{port} answered {status.decode('latin-1')!r}")
-    return decode_fingerprints(rest.partition(b"\r\n\r\n")[2], len(blocks))
+    return rest.partition(b"\r\n\r\n")[2]
