@@ -110,6 +110,7 @@ async def running_service(
 def add_jobs(service: Service, recorder: Recorder, restorer: Restorer) -> None:
     """The process's periodic work that is not the gateway's own."""
     jobs, conductor, clock = service.jobs, service.conductor, service.clock
+    service.committer.restore = restorer.again
     jobs.add(
         "telemetry",
         lambda: record_telemetry(conductor, recorder, clock),

@@ -18,6 +18,7 @@ from core.ports import (
     DecisionQuery,
     EventRecord,
     NodeShare,
+    NodeWord,
     Page,
     ReplicaRecord,
     RequestShares,
@@ -39,6 +40,7 @@ from storage import (
     migrate,
     replicas,
     revisions,
+    standings,
     status,
     telemetry,
     timings,
@@ -167,12 +169,15 @@ class Store(IdentityReads):
         revision: RevisionRecord | None = None,
         scheduled: Sequence[ScheduledRecord] = (),
         events: Sequence[EventRecord] = (),
+        word: NodeWord | None = None,
         audit: AuditDraft | None = None,
     ) -> None:
         """Store all of one administrative act in one transaction; Conflict for a stale base."""
         entry = None
         with self._writing() as connection:
             revisions.commit_act(connection, revision, scheduled, events)
+            if word is not None:
+                standings.say(connection, word)
             if audit is not None:
                 entry = audit_log.append(connection, audit)
         if entry is not None:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from core import wire
 from core.domain import EventEndpoints, NodeId, NodeSpec, Place
 from core.gateway import overview
-from core.gateway.audited import asked_facts, audited, node_facts
+from core.gateway.audited import asked_facts
 from core.gateway.breaker_acts import switch_global, switch_node
 from core.gateway.views import breaker_view
 from core.identity.principal import author as acting
@@ -31,13 +31,7 @@ def node_routes(service: Service) -> APIRouter:
 
     @router.post("/nodes", status_code=201)
     async def register(asked: wire.NodeRegistration) -> wire.NodeView:
-        async with audited(
-            service,
-            "node.register",
-            target=asked.id,
-            after=asked_facts(asked),
-        ):
-            await service.add_node(_spec(asked))
+        await service.node_acts.register(_spec(asked), asked=asked_facts(asked))
         return overview.node_view(service, NodeId(asked.id))
 
     @router.get("/nodes/{node}")
@@ -46,27 +40,12 @@ def node_routes(service: Service) -> APIRouter:
 
     @router.patch("/nodes/{node}")
     async def change(node: str, asked: wire.NodeChange) -> wire.NodeView:
-        async with audited(
-            service,
-            "node.change",
-            target=node,
-            reason=asked.reason,
-            before=node_facts(service, NodeId(node)),
-            after=asked_facts(asked),
-        ):
-            service.lifecycle.change(NodeId(node), asked, author=acting(asked.author))
+        await service.node_acts.change(NodeId(node), asked, author=acting(asked.author))
         return overview.node_view(service, NodeId(node))
 
     @router.delete("/nodes/{node}")
     async def remove(node: str, reason: Short = "", author: Short = "") -> wire.Done:
-        async with audited(
-            service,
-            "node.remove",
-            target=node,
-            reason=reason,
-            before=node_facts(service, NodeId(node)),
-        ):
-            await service.lifecycle.remove(NodeId(node), reason=reason, author=acting(author))
+        await service.node_acts.remove(NodeId(node), reason=reason, author=acting(author))
         return wire.Done(message=f"{node} is removed; requests on it go on")
 
     _cordon_routes(router, service)
@@ -77,15 +56,7 @@ def node_routes(service: Service) -> APIRouter:
 def _breaker_routes(router: APIRouter, service: Service) -> None:
     @router.post("/nodes/{node}/breaker")
     async def breaker(node: str, act: wire.BreakerAction) -> wire.NodeView:
-        async with audited(
-            service,
-            f"breaker.{act.action}",
-            target=node,
-            reason=act.reason,
-            before=node_facts(service, NodeId(node)),
-            after=asked_facts(act),
-        ):
-            switch_node(service, NodeId(node), act, author=acting(act.author))
+        await switch_node(service, NodeId(node), act, author=acting(act.author))
         return overview.node_view(service, NodeId(node))
 
     @router.get("/breaker")
@@ -94,15 +65,7 @@ def _breaker_routes(router: APIRouter, service: Service) -> None:
 
     @router.post("/breaker")
     async def switch(act: wire.BreakerAction) -> wire.BreakerView:
-        async with audited(
-            service,
-            f"breaker.{act.action}",
-            target="(global)",
-            reason=act.reason,
-            before={"breaker": _global(service).state},
-            after=asked_facts(act),
-        ):
-            switch_global(service, act, author=acting(act.author))
+        await switch_global(service, act, author=acting(act.author))
         return _global(service)
 
 
@@ -120,14 +83,7 @@ def _cordon_routes(router: APIRouter, service: Service) -> None:
     async def resume(node: str, why: wire.ActionReason | None = None) -> wire.NodeView:
         why = why or wire.ActionReason()
         who = acting(why.author)
-        async with audited(
-            service,
-            "node.resume",
-            target=node,
-            reason=why.reason,
-            before=node_facts(service, NodeId(node)),
-        ):
-            service.lifecycle.resume(NodeId(node), reason=why.reason, author=who)
+        await service.node_acts.resume(NodeId(node), reason=why.reason, author=who)
         return overview.node_view(service, NodeId(node))
 
 
@@ -136,14 +92,7 @@ async def _cordoned(
 ) -> wire.NodeView:
     why = why or wire.ActionReason()
     who = acting(why.author)
-    async with audited(
-        service,
-        "node.drain" if drain else "node.cordon",
-        target=node,
-        reason=why.reason,
-        before=node_facts(service, node),
-    ):
-        service.lifecycle.cordon(node, drain=drain, reason=why.reason, author=who)
+    await service.node_acts.cordon(node, drain=drain, reason=why.reason, author=who)
     return overview.node_view(service, node)
 
 

@@ -2,8 +2,8 @@
 
 The entry is stored before anything happens, so no act goes without one: where the database is
 away, nothing happens and the caller gets 503. An act that turns out impossible leaves a second
-entry that says so. Acts on what is in the database are stored in one transaction with their entry
-instead (`core.control`, `core.identity.identities`).
+entry that says so. Acts that change what is stored go with their entry in one transaction
+instead (`core.control`, `core.identity.identities`, `core.gateway.committed`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from core import wire
-from core.domain import NodeId
 from core.errors import ConductorError, StoreError
-from core.gateway import overview
 from core.identity.audit import entry
 
 if TYPE_CHECKING:
@@ -52,17 +50,6 @@ async def audited(
         with contextlib.suppress(StoreError):
             await asyncio.to_thread(store.append_audit, failed)
         raise
-
-
-def node_facts(service: Service, node: NodeId) -> dict[str, Any]:
-    """What operators can change of a node, as it is now. NotFound."""
-    view = overview.node_view(service, node)
-    return {
-        "placing": "yes" if view.drain is None else view.drain.state,
-        "breaker": view.breaker.state,
-        "weight": view.weight,
-        "note": "" if view.note is None else view.note.text,
-    }
 
 
 def asked_facts(asked: wire.Ask) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """What operators arranged through another replica: its nodes, cordons, weights, notes, breakers.
 
-Each replica keeps what was last said of a node, with the time it was said; the newest word wins
-(`core.gateway.standing`). When the store tells that something was said, this one reads all of it
-and takes over what is newer than its own word. Nothing taken over is said again, so replicas do
-not answer each other. What was said before this process started is the restorer's.
+Each replica knows when the word on a node was said that is in force here (`heard_at`); the newest
+word wins (`core.gateway.standing`). When the store tells that something was said, this one reads
+all of it and takes over what is newer than its own word. Nothing taken over is said again, so
+replicas do not answer each other. What was said before this process started is the restorer's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from core.domain import NodeId, NodeSpec
@@ -29,31 +28,34 @@ log = logging.getLogger("conductor.gateway")
 
 
 class Follower:
-    """Takes over what other replicas' operators said. One `follow` at a time."""
+    """Takes over what other replicas' operators said."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._seen: dict[str, datetime] = {}
+        self._lock = asyncio.Lock()
 
     async def follow(self) -> None:
-        """Look once. A store that is away is looked at again when it tells that it is back."""
+        """Look once; StoreError where the store is away."""
         store = self._service.store
         if store is None:
             return
-        try:
+        async with self._lock:
             specs, found = await asyncio.to_thread(_read, store)
+            for record in found:
+                if self._is_news(record):
+                    self._service.lifecycle.heard_at[record.name] = record.at
+                    await self._take(record, specs)
+
+    async def heard(self) -> None:
+        """Somebody said something. A store that is away tells again when it is back."""
+        try:
+            await self.follow()
         except StoreError as error:
             log.warning("nodes of other replicas cannot be read: %s", error.message)
-            return
-        for record in found:
-            if self._is_news(record):
-                await self._take(record, specs)
-        self._seen = {record.name: record.at for record in found}
 
     def _is_news(self, record: StandingRecord) -> bool:
         service = self._service
-        ours = service.lifecycle.said_at.get(record.name, service.started_at)
-        return record.at > ours and record.at != self._seen.get(record.name)
+        return record.at > service.lifecycle.heard_at.get(record.name, service.started_at)
 
     async def _take(self, record: StandingRecord, specs: Mapping[NodeId, NodeSpec]) -> None:
         service = self._service

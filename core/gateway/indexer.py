@@ -62,7 +62,7 @@ class Indexer:
         if key in self._publishers:
             raise Conflict(f"{_name(publisher)} is registered already", field="instance_id")
         self._service.conductor.index.on_tokens = self.book.learn
-        await self._service.add_node(spec, origin="publisher")
+        await self._service.lifecycle.add(spec, origin="publisher")
         self._service.conductor.drain(spec.id, True, self._service.clock.now())
         self._publishers[key] = self._by_node[spec.id] = publisher
 
@@ -72,7 +72,8 @@ class Indexer:
         if publisher is None:
             raise NotFound(f"{instance}|{tenant}|{dp_rank} is not registered", field="instance_id")
         del self._by_node[publisher.node]
-        await self._service.remove_node(publisher.node)
+        why = "its publisher was taken out"
+        await self._service.lifecycle.take_out(publisher.node, reason=why, author="publisher")
         return _name(publisher)
 
     def forget(self, node: NodeId) -> None:

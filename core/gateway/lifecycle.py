@@ -1,9 +1,13 @@
-"""The life of nodes as operators steer it: joining, cordon, drain, weight, note, leaving.
+"""The life of nodes in memory: joining, cordon, drain, weight, note, leaving.
 
 A cordoned node takes no new requests. A drained one is cordoned and watched until the last
-request on it has ended; then `node.drained` says so, once. What operators say is kept as the
-node's standing (`core.gateway.standing`), so that it outlives this process; what was said of a
-removed node is forgotten with it.
+request on it has ended; then `node.drained` says so, once. What operators say
+(`core.gateway.node_acts`) is kept as the node's standing (`core.gateway.standing`), so that it
+outlives this process; what was said of a removed node is forgotten with it.
+
+What this module keeps by itself (a node of the settings, the end of a drain) goes through the
+record queue and carries the time of the operator's word that it belongs to, or the oldest time
+there is: no store lets it replace a later word of an operator, from whichever replica.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,19 +23,17 @@ import msgspec
 from core import wire
 from core.domain import NodeId, NodeSpec
 from core.engines.addresses import check_trusted
-from core.errors import Conflict, Invalid
 from core.gateway.admission import check_addresses
 from core.gateway.standing import (
-    FLEET,
     KeptBreaker,
     KeptCordon,
     KeptNote,
     Origin,
     Standing,
-    as_data,
     digest,
     kept_breaker,
     removed,
+    same_breaker,
 )
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 OPERATOR = "operator"
 """Actor of an act whose author did not give a name."""
+UNSAID = datetime(1970, 1, 1, tzinfo=UTC)
+"""Time of what is kept of a node of which no operator has said anything."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,7 +67,7 @@ class Stated:
 
 
 class Lifecycle:
-    """Acts on nodes, each recorded with who and why, and what they left standing."""
+    """The nodes that are there, and how each of them stands."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -73,19 +77,16 @@ class Lifecycle:
         self._weights: dict[NodeId, float] = {}
         self._saved: set[NodeId] = set()
         self._removals: set[asyncio.Task[None]] = set()
-        self.said_at: dict[str, datetime] = {}
-        """When this process last said something of a node, or of the whole fleet."""
+        self.heard_at: dict[str, datetime] = {}
+        """Time of the newest word on a node, or on the whole fleet, that is in force here."""
         self.waiting: dict[NodeId, Standing] = {}
         """Standings of nodes that are not there (any more, or not yet)."""
 
     # -- joining and leaving ---------------------------------------------------------------
 
-    async def add(
-        self, spec: NodeSpec, *, origin: Origin = "api", discover_events: bool = True
-    ) -> None:
-        """Register a node. Conflict for a known id, Invalid or Forbidden for its address.
-
-        Where an operator registers it, it starts afresh; else what was said of it holds.
+    async def add(self, spec: NodeSpec, *, origin: Origin, discover_events: bool = True) -> None:
+        """Register a node that no operator registers. Conflict for a known id, Invalid or
+        Forbidden for its address. What operators said of it holds, unless it publishes.
         """
         service = self._service
         if origin in ("file", "dns"):
@@ -95,7 +96,7 @@ class Lifecycle:
             await check_addresses(spec, service.limits.allowed_networks)
         await self.join(spec, origin=origin, discover_events=discover_events)
         kept = self.waiting.pop(spec.id, None)
-        if kept is not None and not kept.removed and origin not in ("api", "publisher"):
+        if kept is not None and not kept.removed and origin != "publisher":
             self.adopt(spec.id, kept)
         self.save(spec.id)
         service.record_event("node.registered", spec.id, {"url": spec.url, "origin": origin})
@@ -114,21 +115,19 @@ class Lifecycle:
             service.conductor.register(spec, service.clock.now())
         self._stated[spec.id] = Stated(origin, spec)
 
-    async def remove(self, node: NodeId, *, reason: str = "", author: str = "") -> None:
-        """Take a node out for good; requests on it go on. NotFound for an unknown id."""
-        service = self._service
-        service.conductor.fleet.slot(node)
-        kept = removed(self.standing(node))
-        running = self._running(node)
+    async def take_out(self, node: NodeId, *, reason: str, author: str) -> None:
+        """Take a node out that an operator took out before, or whose publisher left; requests on
+        it go on. NotFound for an unknown id."""
+        running, kept = self.running(node), removed(self.standing(node))
         self._record(node, "removed")
         await self.leave(node)
         self.waiting[node] = kept
         self._keep(node, kept.data())
-        self._note_act("node.removed", node, reason, author, {"running": running})
+        self._tell("node.removed", node, reason, author, {"running": running})
 
     async def vanish(self, node: NodeId, cause: str) -> None:
         """A node's address is not there any more: it leaves, and may come back as it was."""
-        kept, running = self.standing(node), self._running(node)
+        kept, running = self.standing(node), self.running(node)
         self._record(node, "removed")
         await self.leave(node)
         if kept.says_something:
@@ -146,44 +145,40 @@ class Lifecycle:
         self._stated.pop(node, None)
         service.indexer.forget(node)
 
-    # -- cordon and drain ------------------------------------------------------------------
+    # -- cordon, drain, weight, note ---------------------------------------------------------
 
-    def cordon(self, node: NodeId, *, drain: bool, reason: str = "", author: str = "") -> None:
-        """Place nothing more on a node; with `drain` its last request is waited for.
-
-        A cordoned node can go on to a drain; a drain asked for again changes nothing.
-        """
-        service, known = self._service, self._cordons.get(node)
-        service.conductor.fleet.slot(node)
-        if known is not None and known.draining >= drain:
-            return
-        now, running = service.clock.now(), self._running(node)
-        service.conductor.drain(node, True, now)
-        self._cordons[node] = Cordon(
-            draining=drain,
-            since=service.clock.wall(),
-            since_s=now,
-            reason=reason,
-            actor=author.strip() or OPERATOR,
-            running_at_start=running,
-        )
-        self.save(node)
-        kind = "node.draining" if drain else "node.cordoned"
-        self._note_act(kind, node, reason, author, {"running": running})
-        self.beat(now)
-
-    def resume(self, node: NodeId, *, reason: str = "", author: str = "") -> None:
-        """Place requests on the node again."""
+    def set_cordon(self, node: NodeId, kept: KeptCordon | None) -> None:
+        """Place nothing more on a node, or place requests on it again. NotFound."""
         service = self._service
-        spec = service.conductor.fleet.spec(node)
-        if not service.conductor.fleet.draining[service.conductor.fleet.slot(node)]:
+        now, running = service.clock.now(), self.running(node)
+        service.conductor.drain(node, kept is not None, now)
+        if kept is None:
+            self._cordons.pop(node, None)
             return
-        if not spec.url:
-            raise Conflict(f"node {node!r} has no address to send requests to", field="node")
-        self._cordons.pop(node, None)
-        service.conductor.drain(node, False, service.clock.now())
-        self.save(node)
-        self._note_act("node.resumed", node, reason, author, {})
+        self._cordons[node] = Cordon(
+            draining=kept.draining,
+            since=kept.since,
+            since_s=now - (service.clock.wall() - kept.since).total_seconds(),
+            reason=kept.reason,
+            actor=kept.actor,
+            running_at_start=running,
+            finished_at=kept.finished_at,
+        )
+
+    def set_note(self, node: NodeId, kept: KeptNote | None) -> None:
+        """Keep a note, or none."""
+        if kept is None:
+            self._notes.pop(node, None)
+        else:
+            self._notes[node] = kept
+
+    def set_weight(self, node: NodeId, weight: float) -> None:
+        """An operator's weight. NotFound."""
+        service, spec = self._service, self._service.conductor.fleet.spec(node)
+        if service.fleet is not None:
+            service.fleet.weigh(spec.id, weight)
+        service.conductor.update_spec(replace(spec, weight=weight), service.clock.now())
+        self._weights[spec.id] = weight
 
     def beat(self, now: float) -> None:
         """See which drains are done, whose standings can be taken up, and who left."""
@@ -194,45 +189,12 @@ class Lifecycle:
         for node in [n for n in self.waiting if fleet.has(n)]:
             self.adopt(node, self.waiting.pop(node))
         for node, cordon in self._cordons.items():
-            if not cordon.draining or cordon.finished_at is not None or self._running(node):
+            if not cordon.draining or cordon.finished_at is not None or self.running(node):
                 continue
             cordon.finished_at = service.clock.wall()
             took = {"seconds": round(now - cordon.since_s, 3), "ran": cordon.running_at_start}
-            self._note_act("node.drained", node, cordon.reason, cordon.actor, took)
+            self._tell("node.drained", node, cordon.reason, cordon.actor, took)
             self.save(node)
-
-    # -- weight and note -------------------------------------------------------------------
-
-    def change(self, node: NodeId, asked: wire.NodeChange, *, author: str = "") -> None:
-        """Set a node's weight or note; an empty note clears it. Invalid names the field."""
-        service = self._service
-        spec = service.conductor.fleet.spec(node)
-        if asked.weight is None and asked.note is None:
-            raise Invalid("weight: give a weight, a note, or both", field="weight")
-        data: dict[str, object] = {}
-        if asked.weight is not None and asked.weight != spec.weight:
-            data["weight"] = [spec.weight, asked.weight]
-            self._weigh(spec, asked.weight)
-        if asked.note is not None:
-            data["note"] = asked.note
-            self._set_note(node, asked.note.strip(), author)
-        if data:
-            self.save(node)
-            self._note_act("node.changed", node, asked.reason, author, data)
-
-    def _weigh(self, spec: NodeSpec, weight: float) -> None:
-        service = self._service
-        if service.fleet is not None:
-            service.fleet.weigh(spec.id, weight)
-        service.conductor.update_spec(replace(spec, weight=weight), service.clock.now())
-        self._weights[spec.id] = weight
-
-    def _set_note(self, node: NodeId, text: str, author: str) -> None:
-        if text:
-            actor, at = author.strip() or OPERATOR, self._service.clock.wall()
-            self._notes[node] = KeptNote(text=text, author=actor, at=at)
-        else:
-            self._notes.pop(node, None)
 
     # -- what outlives the process ---------------------------------------------------------
 
@@ -267,46 +229,38 @@ class Lifecycle:
         service = self._service
         if kept.removed:
             why = "an operator took it out"
-            task = asyncio.create_task(self.remove(node, reason=why, author="conductor"))
+            task = asyncio.create_task(self.take_out(node, reason=why, author="conductor"))
             self._removals.add(task)
             task.add_done_callback(self._removals.discard)
             return
-        now, spec = service.clock.now(), service.conductor.fleet.spec(node)
+        spec = service.conductor.fleet.spec(node)
         if kept.weighed(spec) != spec and kept.weight is not None:
-            self._weigh(spec, kept.weight)
+            self.set_weight(node, kept.weight)
         if kept.note is not None:
-            self._notes[node] = kept.note
+            self.set_note(node, kept.note)
         if kept.cordon is not None:
-            since_s = now - (service.clock.wall() - kept.cordon.since).total_seconds()
-            service.conductor.drain(node, True, now)
-            self._cordons[node] = Cordon(
-                draining=kept.cordon.draining,
-                since=kept.cordon.since,
-                since_s=since_s,
-                reason=kept.cordon.reason,
-                actor=kept.cordon.actor,
-                running_at_start=0,
-                finished_at=kept.cordon.finished_at,
-            )
+            self.set_cordon(node, kept.cordon)
         if kept.breaker is not None:
             self._adopt_breaker(node, kept.breaker)
 
     def mirror(self, node: NodeId, kept: Standing) -> None:
         """Make a node stand as another replica's operator left it; nothing is said again."""
         service, ours = self._service, self.standing(node)
-        now, spec = service.clock.now(), service.conductor.fleet.spec(node)
+        now = service.clock.now()
         same = ours.cordon is not None and kept.cordon is not None
         if same and ours.cordon.since == kept.cordon.since:  # type: ignore[union-attr]
             # Each replica waits for its own requests: when they ended is its own to say.
             kept = msgspec.structs.replace(kept, cordon=ours.cordon)
+        if same_breaker(ours.breaker, kept.breaker):
+            kept = msgspec.structs.replace(kept, breaker=None)
+            ours = msgspec.structs.replace(ours, breaker=None)
         if kept.cordon is None and ours.cordon is not None:
-            self._cordons.pop(node)
-            service.conductor.drain(node, False, now)
+            self.set_cordon(node, None)
         if kept.weight is None and ours.weight is not None:
-            self._weigh(spec, ours.stated_weight)
+            self.set_weight(node, ours.stated_weight)
             self._weights.pop(node)
         if kept.note is None:
-            self._notes.pop(node, None)
+            self.set_note(node, None)
         if kept.breaker is None and ours.breaker is not None:
             slot = service.conductor.fleet.slot(node)
             for event in service.conductor.breakers.reset(
@@ -361,13 +315,6 @@ class Lifecycle:
             self._saved.add(node)
             self._keep(node, kept.data())
 
-    def save_fleet(self) -> None:
-        """Keep how the global breaker stands now."""
-        service = self._service
-        switch = service.conductor.detector.breaker.switch
-        kept = kept_breaker(switch, service.clock.now(), service.clock.wall())
-        self._keep(FLEET, {} if kept is None else as_data(kept))
-
     # -- views -----------------------------------------------------------------------------
 
     def stated_spec(self, node: NodeId) -> NodeSpec:
@@ -398,7 +345,7 @@ class Lifecycle:
             since=cordon.since,
             reason=cordon.reason,
             actor=cordon.actor,
-            running=self._running(node),
+            running=self.running(node),
             running_at_start=cordon.running_at_start,
             done=done,
             finished_at=cordon.finished_at,
@@ -406,7 +353,8 @@ class Lifecycle:
 
     # -- small things ----------------------------------------------------------------------
 
-    def _running(self, node: NodeId) -> int:
+    def running(self, node: NodeId) -> int:
+        """Requests in flight on a node. NotFound."""
         conductor = self._service.conductor
         return conductor.ledger.inflight(conductor.fleet.slot(node))
 
@@ -416,24 +364,24 @@ class Lifecycle:
         self._weights.pop(node, None)
         self._saved.discard(node)
 
-    def _note_act(
+    def _tell(
         self, kind: str, node: NodeId, reason: str, author: str, data: Mapping[str, object]
     ) -> None:
         who = {"reason": reason, "actor": author.strip() or OPERATOR}
         self._service.record_event(kind, node, {**who, **data})
 
-    def _record(self, node: NodeId, state: str) -> None:
-        """Keep the node as it was stated, with the weight of now."""
-        service = self._service
-        if service.recorder is None:
-            return
-        spec = service.conductor.fleet.spec(node)
+    def registration(self, node: NodeId) -> NodeSpec:
+        """A registered node as it was stated, with the weight of now."""
+        spec = self._service.conductor.fleet.spec(node)
         stated = self._stated.get(node)
-        kept = spec if stated is None else replace(stated.spec, weight=spec.weight)
-        service.recorder.node(kept, state, service.clock.wall())
+        return spec if stated is None else replace(stated.spec, weight=spec.weight)
+
+    def _record(self, node: NodeId, state: str) -> None:
+        service = self._service
+        if service.recorder is not None:
+            service.recorder.node(self.registration(node), state, service.clock.wall())
 
     def _keep(self, name: str, data: Mapping[str, object]) -> None:
-        at = self._service.clock.wall()
-        self.said_at[name] = at
         if self._service.recorder is not None:
+            at = self.heard_at.get(name, UNSAID)
             self._service.recorder.standing(name, data, at)

@@ -5,7 +5,7 @@ the nodes that were registered through the API and not removed since. A node tha
 not come back: one of the file stays out as long as the file states it as it was then.
 
 A record store that is away delays nothing: the file's nodes serve, and the rest is taken up once
-the store can be read. What an operator did meanwhile holds.
+the store can be read. Until then nothing can be changed here (`core.gateway.committed`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from core.domain import NodeId, NodeSpec
@@ -46,6 +47,8 @@ class _Found:
     """Nodes not removed, as they were registered."""
     standings: Mapping[NodeId, Standing]
     breaker: KeptBreaker | None
+    said_at: Mapping[str, datetime]
+    """When each of these was said, by its name."""
 
 
 class Restorer:
@@ -60,6 +63,7 @@ class Restorer:
         """Register the file's nodes, and the recorded ones where the store can be read."""
         found = await self._read()
         if found is not None:
+            self._service.lifecycle.heard_at.update(found.said_at)
             self._service.lifecycle.waiting.update(found.standings)
         for node in self._stated:
             await self._state(node)
@@ -74,6 +78,8 @@ class Restorer:
         if found is None:
             raise StoreError("nodes and cordons of before the start cannot be read yet")
         lifecycle, fleet = self._service.lifecycle, self._service.conductor.fleet
+        for name, at in found.said_at.items():
+            lifecycle.heard_at.setdefault(name, at)
         for node, kept in found.standings.items():
             if not fleet.has(node):
                 lifecycle.waiting.setdefault(node, kept)
@@ -83,7 +89,9 @@ class Restorer:
                     lifecycle.adopt(node, kept)
                 elif kept.keeps_out(spec, "file"):
                     why = "an operator took it out before the service started"
-                    await lifecycle.remove(node, reason=why, author="conductor")
+                    await lifecycle.take_out(node, reason=why, author="conductor")
+                else:
+                    lifecycle.save(node)  # stated anew since
         await self._take_up(found)
 
     async def _state(self, node: StatedNode) -> None:
@@ -127,7 +135,7 @@ class Restorer:
     async def _read(self) -> _Found | None:
         store = self._service.store
         if store is None:
-            return _Found({}, {}, None)
+            return _Found({}, {}, None, {})
         try:
             async with asyncio.timeout(READ_S):
                 return await asyncio.to_thread(_found, store)
@@ -139,8 +147,9 @@ class Restorer:
 def _found(store: RecordStore) -> _Found:
     """What the store has. Blocks; StoreError."""
     specs = {n.spec.id: n.spec for n in store.nodes() if n.state != "removed"}
-    standings, breaker = {}, None
+    standings, breaker, said_at = {}, None, {}
     for record in store.standings():
+        said_at[record.name] = record.at
         try:
             if record.name == FLEET:
                 breaker = breaker_from_data(record.data)
@@ -148,4 +157,4 @@ def _found(store: RecordStore) -> _Found:
                 standings[NodeId(record.name)] = from_data(record.data)
         except ValueError as error:
             log.error("standing of %s cannot be read: %s", record.name, error)
-    return _Found(specs, standings, breaker)
+    return _Found(specs, standings, breaker, said_at)

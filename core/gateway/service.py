@@ -38,6 +38,7 @@ from core.engines.registry import adapters
 from core.engines.stream_tools import StreamStatus
 from core.fleet.ledger import Reservation
 from core.gateway.budget import RetryBudget
+from core.gateway.committed import Committer
 from core.gateway.elsewhere import Elsewhere
 from core.gateway.engine_tokens import EngineTokenizer
 from core.gateway.event_feed import EventFeed
@@ -55,9 +56,9 @@ from core.gateway.live import Live
 from core.gateway.monitoring import PERIOD_S as MONITORS_S
 from core.gateway.monitoring import Monitoring
 from core.gateway.moves.migrator import Migrator
+from core.gateway.node_acts import NodeActs
 from core.gateway.pipelining import Group, Pipelines
 from core.gateway.problems import problems
-from core.gateway.standing import Origin
 from core.gateway.upkeep import Upkeep
 from core.gateway.upstream import Upstream, make_session
 from core.gateway.waiting import WaitingRoom, is_full
@@ -108,7 +109,6 @@ class Service:
 
     stopping = False
     _upstream: Upstream | None = None
-    _follower: Follower | None = None
     store_upkeep: Callable[[], StoreUpkeep] | None = None
     """What this process did for the database; None where it does nothing."""
     streams: Callable[[], Mapping[NodeId, StreamStatus]] = staticmethod(dict)
@@ -156,10 +156,10 @@ class Service:
         self.live = Live(now)
         self.names, self.lengths = Names(conductor), OutputLengths()
         self.elsewhere = Elsewhere(self)
-        self.indexer = Indexer(self)
-        self.lifecycle = Lifecycle(self)
-        self.feed = EventFeed()
-        self.jobs = Jobs(clock)
+        self.indexer, self.lifecycle = Indexer(self), Lifecycle(self)
+        self.committer, self.follower = Committer(self), Follower(self)
+        self.node_acts = NodeActs(self)
+        self.feed, self.jobs = EventFeed(), Jobs(clock)
         self.upkeep = Upkeep(self)
         self.monitoring = self._monitoring()
         self.forecasting = Forecasting(self)
@@ -210,6 +210,7 @@ class Service:
         self.upkeep.start()
         self._stack.push_async_callback(self.moves.stop)
         self._stack.push_async_callback(self.control.stop)
+        self._stack.push_async_callback(self.committer.stop)
         self._stack.push_async_callback(asyncio.to_thread, self.lab.close)
         await self.control.start()
         await self._stack.enter_async_context(self.webhook)
@@ -376,8 +377,7 @@ class Service:
         if IDENTITY_TOPIC in topics:
             self.forget_identities()
         if NODES_TOPIC in topics:
-            self._follower = self._follower or Follower(self)
-            await self._follower.follow()
+            await self.follower.heard()
         await self.control.heard(topics)
 
     def forget_identities(self) -> None:
@@ -395,13 +395,13 @@ class Service:
         """The adapter of a node's engine family."""
         return self.engines[spec.engine]
 
-    async def add_node(self, spec: NodeSpec, *, origin: Origin = "api") -> None:
+    async def add_node(self, spec: NodeSpec) -> None:
         """Register a node at run time. Conflict for a known id, Forbidden for its address."""
-        await self.lifecycle.add(spec, origin=origin)
+        await self.node_acts.register(spec)
 
     async def remove_node(self, node: NodeId) -> None:
         """Take a node out; requests on it go on. NotFound for an unknown id."""
-        await self.lifecycle.remove(node)
+        await self.node_acts.remove(node)
 
     def suspect(self, node: NodeId) -> None:
         """Traffic saw the node fail: have it probed now."""

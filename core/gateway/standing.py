@@ -135,3 +135,15 @@ def digest(spec: NodeSpec) -> str:
     """16 hex digits that stand for a stated spec."""
     encoded = msgspec.json.encode(spec, order="deterministic")
     return hashlib.blake2b(encoded, digest_size=8).hexdigest()
+
+
+def same_breaker(one: KeptBreaker | None, other: KeptBreaker | None) -> bool:
+    """Whether both say the same; ends are compared by the second, for clocks are."""
+    if one is None or other is None or one.until is None or other.until is None:
+        return one == other
+    apart = abs((one.until - other.until).total_seconds())
+    return apart < 1.0 and _endless(one) == _endless(other)
+
+
+def _endless(kept: KeptBreaker) -> KeptBreaker:
+    return msgspec.structs.replace(kept, until=None)

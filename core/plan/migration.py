@@ -220,6 +220,12 @@ class MigrationPlanner:
             until = now + self._rules.backoff_s
             self._pauses[(plan.key, plan.target)] = _Pause(until, 0)
 
+    def forget(self, plan: MigrationPlan) -> None:
+        """A plan that was not carried out: as if it had never been."""
+        running = self._running.get((plan.key, plan.target))
+        if running is not None and running.id == plan.id:
+            del self._running[(plan.key, plan.target)]
+
     def forget_node(self, slot: Slot) -> None:
         """A node left or lost its cache: its plans, pauses and replicas are void."""
         for pair, plan in list(self._running.items()):

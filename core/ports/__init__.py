@@ -37,6 +37,7 @@ from core.ports.identity import (
 from core.ports.records import (
     DecisionRecord,
     EventRecord,
+    NodeWord,
     OutcomeRecord,
     RevisionRecord,
     ScheduledRecord,
@@ -66,6 +67,7 @@ __all__ = [
     "IdentityStore",
     "KeyRecord",
     "NodeShare",
+    "NodeWord",
     "OutcomeRecord",
     "Page",
     "RecordSink",

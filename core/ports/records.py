@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 import msgspec
+
+from core.domain import NodeSpec
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -142,3 +145,20 @@ class ScheduledRecord(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     revision: int | None = None
     """The revision it made, or (revert) the one it takes back."""
+
+
+class NodeWord(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator says of a node, or of the whole fleet: how it stands from now on.
+
+    `heard` is the time of the newest word that the speaker knew of (None: it knew of none), so
+    that of two who speak at once the second one learns what the first one said.
+    """
+
+    name: str
+    data: Mapping[str, Any]
+    at: datetime
+    heard: datetime | None = None
+    spec: NodeSpec | None = None
+    """The node as it was stated; None for a word that leaves the registration as it is."""
+    state: str = "active"
+    """Life-cycle state of the registration (see `NODE_STATES`)."""

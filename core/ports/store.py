@@ -23,7 +23,7 @@ from core.ports.answers import (
     Timings,
 )
 from core.ports.identity import AuditDraft, IdentityStore
-from core.ports.records import EventRecord, RevisionRecord, ScheduledRecord
+from core.ports.records import EventRecord, NodeWord, RevisionRecord, ScheduledRecord
 
 
 class ControlStore(Protocol):
@@ -47,10 +47,11 @@ class ControlStore(Protocol):
         revision: RevisionRecord | None = None,
         scheduled: Sequence[ScheduledRecord] = (),
         events: Sequence[EventRecord] = (),
+        word: NodeWord | None = None,
         audit: AuditDraft | None = None,
     ) -> None:
         """Store all of one act, its audit entry too, in one transaction; Conflict for a stale
-        revision."""
+        revision, or a word that knew less of its node than is stored."""
         ...
 
 

@@ -85,8 +85,8 @@ async def test_what_operators_said_holds_when_a_node_returns():
         lifecycle = w.service.lifecycle
         names.answer = ["127.0.0.2", "127.0.0.3", "127.0.0.4"]
         await nodes.refresh()
-        lifecycle.cordon(NodeId("p-127.0.0.2"), drain=False, reason="noisy")
-        await lifecycle.remove(NodeId("p-127.0.0.3"), reason="broken")
+        await w.service.node_acts.cordon(NodeId("p-127.0.0.2"), drain=False, reason="noisy")
+        await w.service.node_acts.remove(NodeId("p-127.0.0.3"), reason="broken")
         names.answer = ["127.0.0.4"]
         for _ in range(ABSENCES_MAX):
             await nodes.refresh()

@@ -8,13 +8,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import text
 
-from core.errors import NotFound, StoreError
+from core.domain import NodeId, NodeSpec
+from core.errors import Conflict, NotFound, StoreError
 from core.ports import (
     AuditDraft,
     EventRecord,
     IdentityChange,
     IdentityStore,
     KeyRecord,
+    NodeWord,
     RevisionRecord,
     TokenRecord,
     UserRecord,
@@ -170,6 +172,34 @@ def test_an_act_and_its_entry_are_stored_together_or_not_at_all(store, record_ur
         store.commit_identity(IdentityChange(users=(ADA,)), draft())
     assert store.users() == []
     assert store.verify_audit() == (1, None)
+
+
+def word(at, heard=None, **data):
+    spec = NodeSpec(id=NodeId("x"), url="http://127.0.0.1:9")
+    return NodeWord(name="x", data=data, at=at, heard=heard, spec=spec)
+
+
+def test_a_word_on_a_node_is_stored_with_its_entry_or_not_at_all(store, record_url):
+    later, event = AT + timedelta(seconds=1), EventRecord(id="e", at=AT, kind="node.cordoned")
+    store.commit_act(word=word(AT, weight=2.0), audit=draft("node.change"))
+    with unwritable(record_url, "admin_audit"), pytest.raises(StoreError):
+        store.commit_act(word=word(later, AT, weight=3.0), events=(event,), audit=draft())
+    (said,) = store.standings()
+    assert (said.data, said.at) == ({"weight": 2.0}, AT)
+    assert store.nodes()[0].updated_at == AT and store.events() == []
+    store.commit_act(word=word(later, AT, weight=3.0), events=(event,), audit=draft())
+    (said,) = store.standings()
+    assert (said.data, said.at) == ({"weight": 3.0}, later)
+    assert store.nodes()[0].first_seen_at == AT and store.nodes()[0].updated_at == later
+
+
+def test_who_has_not_heard_the_last_word_cannot_speak(store):
+    later = AT + timedelta(seconds=1)
+    store.commit_act(word=word(AT, weight=2.0), audit=draft("node.change"))
+    for heard in (None, AT - timedelta(seconds=1)):
+        with pytest.raises(Conflict, match="meanwhile"):
+            store.commit_act(word=word(later, heard, weight=3.0), audit=draft("node.change"))
+    assert store.standings()[0].data == {"weight": 2.0} and len(store.audit()) == 1
 
 
 def test_old_sessions_are_forgotten(store):

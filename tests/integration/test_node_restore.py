@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,11 +10,13 @@ from gateway_world import until
 
 from core import wire
 from core.domain import NodeId, NodeSpec
+from core.errors import StoreError
 from core.fleet.switch import State
 from core.gateway.breaker_acts import switch_global, switch_node
-from core.gateway.standing import FLEET
+from core.gateway.standing import FLEET, from_data
 from core.settings import NodeSettings, Settings
 from core.wiring import running_service
+from storage.store import Store
 
 NOWHERE = "http://127.0.0.1:9"
 A, B = NodeId("a"), NodeId("b")
@@ -43,9 +46,11 @@ def switch(s, node):
 
 async def arranged(s, node) -> None:
     """Everything an operator can say of a node."""
-    s.lifecycle.change(node, wire.NodeChange(weight=2.5, note="new fan on Monday"), author="bob")
-    s.lifecycle.cordon(node, drain=True, reason="it is loud", author="ada")
-    switch_node(s, node, trip(seconds=3600), author="ada")
+    await s.node_acts.change(
+        node, wire.NodeChange(weight=2.5, note="new fan on Monday"), author="bob"
+    )
+    await s.node_acts.cordon(node, drain=True, reason="it is loud", author="ada")
+    await switch_node(s, node, trip(seconds=3600), author="ada")
 
 
 def holds(s, node) -> None:
@@ -82,9 +87,9 @@ async def test_what_was_taken_back_stays_so(tmp_path):
     async with service(tmp_path, nodes=(stated("a"),)) as s:
         await arranged(s, A)
     async with service(tmp_path, nodes=(stated("a"),)) as s:
-        s.lifecycle.resume(A)
-        s.lifecycle.change(A, wire.NodeChange(note=""))
-        switch_node(s, A, wire.BreakerAction(action="reset", reason="quiet again"))
+        await s.node_acts.resume(A)
+        await s.node_acts.change(A, wire.NodeChange(note=""))
+        await switch_node(s, A, wire.BreakerAction(action="reset", reason="quiet again"))
     async with service(tmp_path, nodes=(stated("a"),)) as s:
         assert s.lifecycle.drain_view(A) is None and s.lifecycle.note(A) is None
         assert switch(s, A).state is State.CLOSED
@@ -93,18 +98,18 @@ async def test_what_was_taken_back_stays_so(tmp_path):
 
 async def test_a_trip_that_ran_out_meanwhile_is_over(tmp_path):
     async with service(tmp_path, nodes=(stated("a"),)) as s:
-        switch_node(s, A, trip(seconds=0.001))
+        await switch_node(s, A, trip(seconds=0.001))
     async with service(tmp_path, nodes=(stated("a"),)) as s:
         assert switch(s, A).state is State.CLOSED
 
 
 async def test_the_global_breaker_stays_tripped(tmp_path):
     async with service(tmp_path) as s:
-        switch_global(s, trip("the policy misbehaves"), author="ada")
+        await switch_global(s, trip("the policy misbehaves"), author="ada")
     async with service(tmp_path) as s:
         found = s.conductor.detector.breaker.switch
         assert (found.state, found.actor, found.until_s) == (State.TRIPPED, "ada", None)
-        switch_global(s, wire.BreakerAction(action="reset", reason="understood"))
+        await switch_global(s, wire.BreakerAction(action="reset", reason="understood"))
     async with service(tmp_path) as s:
         assert s.conductor.detector.breaker.switch.state is State.CLOSED
 
@@ -128,7 +133,7 @@ async def test_a_removed_node_never_comes_back_by_itself(tmp_path):
 async def test_the_settings_file_wins_over_what_was_registered(tmp_path):
     async with service(tmp_path) as s:
         await s.add_node(NodeSpec(id=A, url=NOWHERE, queue_max=5))
-        s.lifecycle.change(A, wire.NodeChange(weight=3.0))
+        await s.node_acts.change(A, wire.NodeChange(weight=3.0))
     async with service(tmp_path, nodes=(stated("a", weight=0.5, queue_max=9),)) as s:
         spec = s.conductor.fleet.spec(A)
         assert (spec.queue_max, spec.weight, s.lifecycle.origin(A)) == (9, 0.5, "file")
@@ -147,15 +152,12 @@ async def test_a_node_whose_address_is_not_allowed_any_more_stays_out(tmp_path):
 
 
 async def test_a_store_that_comes_late_is_heard(tmp_path, monkeypatch):
-    """Nodes of the file serve at once; acts of this process win over what is read later."""
+    """Nodes of the file serve at once; what was said of them holds once it can be read, and until
+    then it is neither replaced nor added to."""
     nodes = (stated("a"), stated("b"))
     async with service(tmp_path, nodes=nodes) as s:
         await s.add_node(NodeSpec(id=NodeId("c"), url=NOWHERE))
-        s.lifecycle.cordon(A, drain=False, reason="from before")
-        s.lifecycle.cordon(B, drain=False, reason="from before")
-    from core.errors import StoreError
-    from storage.store import Store
-
+        await s.node_acts.cordon(A, drain=False, reason="from before")
     readable = Store.nodes
 
     def away(_self):
@@ -164,16 +166,28 @@ async def test_a_store_that_comes_late_is_heard(tmp_path, monkeypatch):
     monkeypatch.setattr(Store, "nodes", away)
     async with service(tmp_path, nodes=nodes) as s:
         assert {n.id for n in s.conductor.fleet.nodes()} == {A, B}
-        s.lifecycle.cordon(B, drain=True, reason="from now")
+        with pytest.raises(StoreError, match="cannot be read"):
+            await s.node_acts.cordon(A, drain=True, reason="from now")
+        assert s.lifecycle.drain_view(A) is None
         await s.jobs.run("restore")
         (job,) = [j for j in s.jobs.states() if j.name == "restore"]
         assert job.failures == 1 and "cannot be read" in job.last_error
+        # How the file states them is stored by now: it must not stand for an operator's word.
+        s.recorder.drain()
+        assert await asyncio.to_thread(s.sink.flush)
+        assert kept(s, "a").cordon.reason == "from before"
         monkeypatch.setattr(Store, "nodes", readable)
-        await s.jobs.run("restore")
+        await s.node_acts.cordon(A, drain=True, reason="from now")
         assert s.conductor.fleet.has(NodeId("c"))
-        assert s.lifecycle.drain_view(A).reason == "from before"
-        assert s.lifecycle.drain_view(B).reason == "from now"
+        assert s.lifecycle.drain_view(A).reason == "from now"
         assert "restore" not in [j.name for j in s.jobs.states()]
+    async with service(tmp_path, nodes=nodes) as s:
+        assert s.lifecycle.drain_view(A).reason == "from now"
+
+
+def kept(s, name):
+    (found,) = [record for record in s.store.standings() if record.name == name]
+    return from_data(found.data)
 
 
 async def test_a_standing_that_makes_no_sense_is_told_and_left(tmp_path, caplog):
@@ -196,7 +210,7 @@ async def test_ranks_keep_their_standing_and_their_absence(tmp_path):
 
     async with service(tmp_path) as s:
         await split(s)
-        s.lifecycle.cordon(ranks[0], drain=False, reason="noisy")
+        await s.node_acts.cordon(ranks[0], drain=False, reason="noisy")
         await s.remove_node(ranks[1])
     async with service(tmp_path) as s:
         await split(s)

@@ -112,29 +112,52 @@ async def test_what_operators_arrange_through_one_holds_in_the_other(record_url,
     reset = wire.BreakerAction(action="reset", reason="it is quiet")
     x = NodeId("x")
     async with two(record_url, tmp_path) as (a, b):
-        await a.lifecycle.add(node("x"))
+        await a.add_node(node("x"))
         await until(lambda: b.conductor.fleet.has(x))
-        b.lifecycle.cordon(x, drain=False, reason="it is loud", author="ada")
+        await b.node_acts.cordon(x, drain=False, reason="it is loud", author="ada")
         await until(lambda: draining(a, "x"))
         assert a.lifecycle.drain_view(x).actor == "ada"
-        b.lifecycle.change(x, wire.NodeChange(weight=2.5, note="new fan"), author="bob")
+        await b.node_acts.change(x, wire.NodeChange(weight=2.5, note="new fan"), author="bob")
         await until(lambda: a.conductor.fleet.spec(x).weight == 2.5)
         assert a.lifecycle.note(x).text == "new fan"
-        a.lifecycle.resume(x, reason="quiet again")
+        await a.node_acts.resume(x, reason="quiet again")
         await until(lambda: not draining(b, "x"))
         assert b.conductor.fleet.spec(x).weight == 2.5
-        a.lifecycle.change(x, wire.NodeChange(note=""), author="bob")
+        await a.node_acts.change(x, wire.NodeChange(note=""), author="bob")
         await until(lambda: b.lifecycle.note(x) is None)
-        switch_node(a, x, trip)
+        await switch_node(a, x, trip)
         await until(lambda: tripped(b, "x"))
-        switch_node(b, x, reset)
+        await switch_node(b, x, reset)
         await until(lambda: not tripped(a, "x"))
-        switch_global(b, trip)
+        await switch_global(b, trip)
         await until(lambda: a.conductor.detector.breaker.switch.state is State.TRIPPED)
-        switch_global(a, reset)
+        await switch_global(a, reset)
         await until(lambda: b.conductor.detector.breaker.switch.state is not State.TRIPPED)
-        await b.lifecycle.remove(x, reason="sold")
+        await b.node_acts.remove(x, reason="sold")
         await until(lambda: not a.conductor.fleet.has(x))
+        assert not a.counters["following.failed"] + b.counters["following.failed"]
+
+
+async def test_who_did_not_hear_yet_overrules_nothing(record_url, tmp_path):
+    """A weight set through one keeps the cordon that the other has just made, and a drain that
+    ends keeps whatever was said since it began."""
+    x = NodeId("x")
+    async with two(record_url, tmp_path) as (a, b):
+        await a.add_node(node("x"))
+        await until(lambda: b.conductor.fleet.has(x))
+        b.follower.heard, heard = nothing, b.follower.heard
+        await a.node_acts.cordon(x, drain=True, reason="it is loud")
+        await b.node_acts.change(x, wire.NodeChange(weight=2.5), author="bob")
+        assert draining(b, "x") and b.conductor.fleet.spec(x).weight == 2.5
+        await until(lambda: a.conductor.fleet.spec(x).weight == 2.5)
+        assert draining(a, "x") and a.lifecycle.drain_view(x).reason == "it is loud"
+        await a.node_acts.resume(x, reason="quiet again")
+        b.lifecycle.save(x)  # as when its drain ends: b has not heard yet
+        b.recorder.drain()
+        assert await asyncio.to_thread(b.sink.flush)
+        await heard()
+        assert not draining(a, "x") and not draining(b, "x")
+        await heard()
         assert not a.counters["following.failed"] + b.counters["following.failed"]
 
 
@@ -142,9 +165,9 @@ async def test_replicas_do_not_answer_each_other(record_url, tmp_path):
     """A drain that ends in both is said by both, and then nobody says anything more."""
     x = NodeId("x")
     async with two(record_url, tmp_path) as (a, b):
-        await a.lifecycle.add(node("x"))
+        await a.add_node(node("x"))
         await until(lambda: b.conductor.fleet.has(x))
-        a.lifecycle.cordon(x, drain=True, reason="it is loud")
+        await a.node_acts.cordon(x, drain=True, reason="it is loud")
         ended = [lambda s=s: (v := s.lifecycle.drain_view(x)) and v.done for s in (a, b)]
         await until(lambda: all(done() for done in ended))
         taken = [s.counters["following.taken"] for s in (a, b)]
@@ -158,6 +181,6 @@ async def test_a_node_at_a_forbidden_address_is_not_taken_over(tmp_path):
     url, x = f"sqlite:///{tmp_path / 'records.db'}", NodeId("x")
     async with two(url, tmp_path) as (a, b):
         b.limits = replace(b.limits, allowed_networks=())
-        await a.lifecycle.add(node("x"))
+        await a.add_node(node("x"))
         await until(lambda: b.counters["following.failed"] > 0)
         assert not b.conductor.fleet.has(x)

@@ -119,7 +119,7 @@ class Migrator:
             self.dry = tuple(self._made(plan, dry_run=True) for plan in scan.plans)
         else:
             for plan in scan.plans:
-                self._launch(self._made(plan), self.recent.find(plan.key, plan.depth_blocks))
+                self.launch(self._made(plan), self.recent.find(plan.key, plan.depth_blocks))
             for drop in scan.drops:
                 self._dropped(drop)
         self.looked_s, self.look_took_s = now, perf_counter() - began
@@ -207,10 +207,13 @@ class Migrator:
             manual=bool(author),
         )
 
-    def _launch(self, move: Move, prefix: KnownPrefix | None) -> None:
-        """Start a move; one whose tokens nobody remembers fails at once, and says so."""
+    def launch(self, move: Move, prefix: KnownPrefix | None, *, told: bool = False) -> None:
+        """Start a move; one whose tokens nobody remembers fails at once, and says so.
+
+        told: its event is stored already.
+        """
         self.live[move.id] = move
-        self._tell(move)
+        self._tell(move, told=told)
         if prefix is None:
             text = "the tokens of this prefix are not known: no recent prompt begins with it"
             self._end(move, MoveState.FAILED, error=text)
@@ -271,7 +274,7 @@ class Migrator:
         if there and self._conductor.trust.trust(slot) is Trust.APPROXIMATE:
             self._conductor.index.record_route(slot, prefix.keys, now)
 
-    def _end(self, move: Move, state: MoveState, *, error: str = "") -> None:
+    def _end(self, move: Move, state: MoveState, *, error: str = "", told: bool = False) -> None:
         if move.state.ended:
             return
         now = self._service.clock.now()
@@ -286,29 +289,39 @@ class Migrator:
         self.totals["moved_tokens"] += move.moved_tokens
         self.totals["computed_tokens"] += move.computed_tokens
         self.totals["moved_bytes"] += round(move.moved_bytes)
-        self._tell(move)
+        self._tell(move, told=told)
 
-    def _tell(self, move: Move) -> None:
+    def _tell(self, move: Move, *, told: bool = False) -> None:
         self._service.counters[f"migration.{move.state}"] += 1
-        self._service.record_event(f"migration.{move.state}", move.target, move.facts())
+        if not told:
+            self._service.record_event(f"migration.{move.state}", move.target, move.facts())
 
     # -- operators ---------------------------------------------------------------------------
 
-    def cancel(self, id: str, *, reason: str, author: str) -> Move:
-        """Give a planned or running move up. NotFound for any other."""
+    def alive(self, id: str) -> Move:
+        """A planned or running move; NotFound for any other."""
         move = self.live.get(id)
         if move is None:
             raise NotFound(f"no migration {id!r} is planned or running", field="id")
-        move.reason, move.author = reason or move.reason, author
-        self._end(move, MoveState.CANCELLED)
-        task = self._tasks.get(id)
-        if task is not None:
-            task.cancel()
         return move
 
-    def by_hand(self, key: int, target: NodeId, *, reason: str, author: str) -> Move:
-        """Copy a prefix because an operator wants it. NotFound for the node or where the prefix's
-        tokens are not known; Conflict where the target holds it, or it is on its way there."""
+    def cancel(self, move: Move, *, reason: str, author: str) -> None:
+        """Give a move up whose end is told already."""
+        move.reason, move.author = reason or move.reason, author
+        self._end(move, MoveState.CANCELLED, told=True)
+        task = self._tasks.get(move.id)
+        if task is not None:
+            task.cancel()
+
+    def give_back(self, move: Move) -> None:
+        """A move that `by_hand` made is not to be: nothing is planned."""
+        self.planner.forget(move.plan)
+
+    def by_hand(
+        self, key: int, target: NodeId, *, reason: str, author: str
+    ) -> tuple[Move, KnownPrefix]:
+        """The move that copies a prefix because an operator wants it, to `launch` or
+        `give_back`. Errors as `start_move`'s."""
         fleet, now = self._conductor.fleet, self._service.clock.now()
         slot = fleet.slot(target)
         prefix = self._to_copy(key)
@@ -331,9 +344,7 @@ class Migrator:
         )
         if plan is None:
             raise Conflict(f"prefix: it is on its way to {target} already", field="prefix")
-        move = self._made(plan, reason=reason, author=author or "operator")
-        self._launch(move, prefix)
-        return move
+        return self._made(plan, reason=reason, author=author or "operator"), prefix
 
     def _to_copy(self, key: int) -> KnownPrefix:
         """The prefix of a key; NotFound where no recent prompt begins with it."""

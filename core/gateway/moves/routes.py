@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Path, Query
 
 from core import wire
-from core.domain import NodeId
-from core.gateway.audited import asked_facts, audited
+from core.gateway.moves.acts import cancel_move, start_move
 from core.gateway.moves.move import Move, MoveState
 from core.identity.principal import author
 
@@ -34,31 +33,14 @@ def migration_routes(service: Service) -> APIRouter:
     async def start(asked: wire.MigrationAsk) -> wire.MigrationView:
         """Copy a prefix to a node now, whatever the planner thinks of it."""
         who = author(asked.author)
-        async with audited(
-            service,
-            "migration.start",
-            target=asked.target,
-            reason=asked.reason,
-            after=asked_facts(asked),
-        ):
-            move = service.moves.by_hand(
-                int(asked.prefix, 16), NodeId(asked.target), reason=asked.reason, author=who
-            )
-        return view(service, move)
+        return view(service, await start_move(service, asked, author=who))
 
     @router.post("/migrations/{id}/cancel")
     async def cancel(id: Name, why: wire.MigrationCancel | None = None) -> wire.MigrationView:
         """Give up what is planned or running."""
         why = why or wire.MigrationCancel()
         who = author(why.author)
-        async with audited(
-            service,
-            "migration.cancel",
-            target=id,
-            reason=why.reason,
-        ):
-            move = service.moves.cancel(id, reason=why.reason, author=who)
-        return view(service, move)
+        return view(service, await cancel_move(service, id, reason=why.reason, author=who))
 
     return router
 
