@@ -16,6 +16,8 @@ from core.errors import Invalid
 
 FIELD = "slo.classes"
 ENTRIES_MAX = 64
+DEFAULT = "default"
+"""Class of tenants that no entry names."""
 LIMITS_S = {"ttft_s": (0.001, 3600.0), "tbt_s": (0.001, 60.0)}
 """Bounds in seconds, those of `slo.ttft_s` and `slo.tbt_s`."""
 
@@ -63,6 +65,14 @@ def class_limits(text: str, model: str, tenant: str) -> tuple[float | None, floa
             ttft_s = ttft_s if c.ttft_s is None else c.ttft_s
             tbt_s = tbt_s if c.tbt_s is None else c.tbt_s
     return ttft_s, tbt_s
+
+
+@lru_cache(maxsize=4096)
+def tenant_class(text: str, model: str, tenant: str) -> str:
+    """The tenants a request is counted with: the pattern of the entry that says most about its
+    tenant, `DEFAULT` where none names it."""
+    fit = [c for c in parse_classes(text) if c.tenant and c.fits(model, tenant)]
+    return max(fit, key=lambda c: c.rank).tenant if fit else DEFAULT
 
 
 def _entry(entry: str) -> SloClass:

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, insert, select
 
-from core.ports import AuditDraft, AuditRecord, ChainFault
+from core.ports import AuditDraft, AuditMark, AuditRecord, ChainFault
 from storage.changes import announce
 from storage.identity_models import admin_audit
 from storage.types import from_micros, to_micros
 
 AUDIT = "audit"
 """Topic of change."""
-FIRST = "0" * 64
+FIRST = AuditMark().digest
 _FIELDS = ("actor", "kind", "role", "peer", "action", "target", "reason", "before", "after")
 _PAGE = 1_000
 
@@ -72,28 +72,50 @@ def page(
 
 def verify(connection: Connection) -> tuple[int, ChainFault | None]:
     """(entries checked, the first that is not as it was written)."""
-    checked, previous = 0, FIRST
-    for row in _oldest_first(connection):
-        expected = checked + 1
-        if row["number"] != expected:
-            return checked, ChainFault(number=expected, what="is missing")
-        if row["previous"] != previous:
-            return checked, ChainFault(number=expected, what="does not follow the one before")
-        if row["digest"] != digest(row):
-            return checked, ChainFault(number=expected, what="was changed after it was written")
-        checked, previous = expected, row["digest"]
-    return checked, None
-
-
-def _oldest_first(connection: Connection) -> Iterator[RowMapping]:
-    c, last = admin_audit.c, -1
+    mark = AuditMark()
     while True:
-        statement = select(admin_audit).where(c.number > last).order_by(c.number).limit(_PAGE)
-        rows = connection.execute(statement).mappings().all()
-        yield from rows
-        if len(rows) < _PAGE:
-            return
-        last = rows[-1]["number"]
+        before = mark.number
+        mark, fault = verify_from(connection, mark, limit=_PAGE)
+        if fault is not None or mark.number - before < _PAGE:
+            return mark.number, fault
+
+
+def verify_from(
+    connection: Connection, mark: AuditMark, *, limit: int
+) -> tuple[AuditMark, ChainFault | None]:
+    """(how far the chain is good, the first fault) of the mark's entry and `limit` after it.
+
+    The mark's own entry has to be there as it was: entries taken off the end show by it.
+    """
+    c = admin_audit.c
+    statement = select(admin_audit).where(c.number >= mark.number).order_by(c.number)
+    read = connection.execute(statement.limit(limit + 1 if mark.number else limit))
+    rows = iter(read.mappings().all())
+    good = mark
+    if mark.number and (fault := _mark_fault(mark, next(rows, None))) is not None:
+        return mark, fault
+    for row in rows:
+        if (what := _wrong(row, good)) is not None:
+            return good, ChainFault(number=good.number + 1, what=what)
+        good = AuditMark(number=row["number"], digest=row["digest"])
+    return good, None
+
+
+def _mark_fault(mark: AuditMark, row: RowMapping | None) -> ChainFault | None:
+    if row is None or row["number"] != mark.number:
+        return ChainFault(number=mark.number, what="is missing")
+    if row["digest"] != mark.digest or row["digest"] != digest(row):
+        return ChainFault(number=mark.number, what="was changed after it was written")
+    return None
+
+
+def _wrong(row: RowMapping, before: AuditMark) -> str | None:
+    """What is wrong with the entry after `before`."""
+    if row["number"] != before.number + 1:
+        return "is missing"
+    if row["previous"] != before.digest:
+        return "does not follow the one before"
+    return None if row["digest"] == digest(row) else "was changed after it was written"
 
 
 def _record(row: Mapping[Any, Any]) -> AuditRecord:

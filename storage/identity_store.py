@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from core.ports import (
     AuditDraft,
+    AuditMark,
     AuditRecord,
     ChainFault,
     IdentityChange,
@@ -84,6 +85,12 @@ class IdentityReads:
     def verify_audit(self) -> tuple[int, ChainFault | None]:
         """(entries checked, the first fault or None)."""
         return self._read(audit_log.verify)
+
+    def verify_audit_from(
+        self, mark: AuditMark, *, limit: int
+    ) -> tuple[AuditMark, ChainFault | None]:
+        """How far the chain is good, of at most `limit` entries after the mark."""
+        return self._read(lambda c: audit_log.verify_from(c, mark, limit=limit))
 
     def commit_identity(self, change: IdentityChange, audit: AuditDraft) -> AuditRecord:
         """Store a change with its entry in one transaction."""

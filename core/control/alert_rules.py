@@ -1,7 +1,8 @@
 """What is watched (S3 5.1, and the service itself) and when it is worth an alert. Pure.
 
 A monitor is a number that is sampled every few seconds; a rule compares one monitor with one
-tunable under ``alerts``. Pages wake somebody because users suffer; tickets say why they may soon.
+tunable under ``alerts``. Pages wake somebody because users suffer, or because somebody changed the
+audit; tickets say why users may suffer soon.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ MONITORS: tuple[Monitor, ...] = (
     Monitor(name="signal_lost", unit="s", doc="longest that a live node was not believed"),
     Monitor(name="spool", unit="share", doc="of the record spool that is full"),
     Monitor(name="records_dropped", unit="records", doc="records given up in the last 5 min"),
+    Monitor(name="audit_broken", unit="", doc="1 while an audit entry is not as it was written"),
     Monitor(name="loop_lag", unit="s", doc="worst event loop lag of the last minute"),
 )  # fmt: skip
 
@@ -75,6 +77,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="slo_burn_long", monitor="burn_long", limit="burn_long", severity="ticket", for_s=0.0,
         summary="the error budget will not last the month",
+    ),
+    Rule(
+        name="audit_broken", monitor="audit_broken", limit="audit_broken", severity="page",
+        for_s=0.0, summary="an entry of the administrative audit was changed or taken out",
     ),
     Rule(
         name="panic", monitor="panic", limit="panic", severity="ticket", for_s=0.0,

@@ -18,12 +18,15 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal
 
 from core.control.alert_rules import RULES, Rule
 from core.errors import Conflict, NotFound
 from core.tunables import Alerts as Limits
 
 RESOLVED_KEPT_S = 3600.0
+Told = Literal["pending", "firing", "resolved", "acknowledged"]
+"""Changes of an alert that are told, and kept as events `alert.*`."""
 
 
 class AlertState(enum.StrEnum):
@@ -97,6 +100,17 @@ class Moved:
     before: AlertState
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What the records keep of one change of an alert."""
+
+    alert: str
+    at: datetime
+    what: Told
+    facts: Mapping[str, object] = field(default_factory=dict)
+    """The evidence; of an acknowledgement its author and note."""
+
+
 class AlertBoard:
     """All alerts of a service, evaluated sample by sample."""
 
@@ -153,6 +167,27 @@ class AlertBoard:
         alert.acknowledged = Acknowledgement(author=author, at=at, note=note)
         return alert
 
+    def restore(self, kept: Sequence[Kept], now: float, at: datetime) -> None:
+        """Take up what was told of alerts before the process started, oldest first.
+
+        Firing alerts fire on with their acknowledgement, and the next sample says whether that
+        still holds; resolved ones are shown for the rest of their hour. A pending one waits anew:
+        nobody looked meanwhile. An alert that has moved since the start is left alone, but for an
+        acknowledgement of the same firing.
+        """
+        found: dict[str, Alert] = {}
+        for one in kept:
+            if (alert := self._alerts.get(one.alert)) is not None:
+                past = found.setdefault(one.alert, Alert(rule=alert.rule, limit=alert.limit))
+                _retell(past, one, now, at)
+        for name, past in found.items():
+            alert = self._alerts[name]
+            if alert.state in (_I, _P) and past.state in (_F, _R):
+                self._alerts[name] = past
+            elif alert.state is _F and past.state is _F:
+                alert.acknowledged = alert.acknowledged or past.acknowledged
+                alert.since, alert.fired_at = past.since, past.fired_at
+
     def _step(self, alert: Alert, sign: Sign, now: float, at: datetime) -> None:
         before, after = alert.state, TABLE[alert.state][sign.value]
         alert.state = after
@@ -183,6 +218,30 @@ def _sign(alert: Alert, now: float) -> Sign:
         return Sign.HOLDS
     since_s = now if alert.since_s is None else alert.since_s
     return Sign.LONG if now - since_s >= rule.for_s else Sign.BROKEN
+
+
+def _retell(alert: Alert, kept: Kept, now: float, at: datetime) -> None:
+    """Let an alert be as it was after one change that the records keep."""
+    ago_s = max((at - kept.at).total_seconds(), 0.0)
+    if kept.what == "acknowledged":
+        author, note = str(kept.facts.get("actor", "")), str(kept.facts.get("note", ""))
+        if alert.state is _F:
+            alert.acknowledged = Acknowledgement(author=author, at=kept.at, note=note)
+    elif kept.what == "pending":
+        alert.state, alert.since, alert.acknowledged = _P, kept.at, None
+    elif kept.what == "firing":
+        if alert.state is not _P:
+            alert.since = kept.at
+        alert.state, alert.fired_at, alert.since_s = _F, kept.at, now - ago_s
+        alert.resolved_at, alert.acknowledged = None, None
+        alert.evidence = kept.facts
+        value = kept.facts.get("value")
+        alert.worst = float(value) if isinstance(value, int | float) else None
+    elif ago_s < RESOLVED_KEPT_S:
+        alert.state, alert.resolved_s, alert.resolved_at = _R, now - ago_s, kept.at
+        alert.since_s = alert.acknowledged = None
+    else:
+        alert.state, alert.since, alert.fired_at = _I, None, None
 
 
 def _worse(rule: Rule, worst: float | None, value: float) -> float:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from core.domain import Decision, Rejection
 from core.plan.forecast import STEP_S, Forecaster, Key
+from core.slo_classes import tenant_class
 
 if TYPE_CHECKING:
     from core.gateway.service import Service
@@ -29,7 +30,8 @@ class Forecasting:
         held = decided.reachable_tokens
         if isinstance(decided, Decision):
             held = decided.match_tokens
-        key = Key(request.model, f"priority {request.priority}")
+        classes = self._service.conductor.tunables.slo.classes
+        key = Key(request.model, tenant_class(classes, request.model, request.tenant))
         self.forecaster.observe(key, max(request.prompt_tokens - held, 0))
 
     def turn(self) -> None:

@@ -163,7 +163,8 @@ class Monitoring:
             wide, narrow = long.window(now, long_s), short.window(now, short_s)
             enough = narrow.total >= t.alerts.sample_min
             rates = [c.burn(t.guard.objective) if enough else 0.0 for c in (wide, narrow)]
-            found[name] = min(rates)
+            young = now - service.started_s < short_s
+            found[name] = None if young and not enough else min(rates)
             evidence[name] = {
                 "long": [wide.total, wide.bad, wide.errors],
                 "short": [narrow.total, narrow.bad, narrow.errors],
@@ -178,6 +179,11 @@ class Monitoring:
         counters = service.record_counters()
         lost = self._signal_lost(now, evidence)
         found: dict[str, Any] = {"signal_lost": lost, "loop_lag": service.upkeep.worst_lag_s}
+        audit = service.audit_watch
+        found["audit_broken"] = audit.broken
+        if audit.fault is not None:
+            facts = {"entry": audit.fault.number, "what": audit.fault.what}
+            evidence["audit_broken"] = {**facts, "checked": audit.checked}
         if counters is not None:
             self._drops.append((now, counters.dropped))
             found["records_dropped"] = float(counters.dropped - self._drops[0][1])

@@ -1,4 +1,4 @@
-"""Bringing back what operators had arranged when the service stopped: nodes and their standing.
+"""Bringing back what stood when the service stopped: nodes, what operators said of them, alerts.
 
 Nodes of the settings file come first and win over anything recorded under their id. Then come
 the nodes that were registered through the API and not removed since. A node that was removed does
@@ -15,8 +15,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
+from core.control.alerts import Kept, Told
 from core.domain import NodeId, NodeSpec
 from core.engines.addresses import addresses_of, check_allowed
 from core.errors import ConductorError, StoreError
@@ -30,6 +31,9 @@ READ_S = 5.0
 """How long the start waits for the store."""
 RESTORE_S = 5.0
 """How often it is asked again where it was away."""
+ALERT_EVENTS = 1000
+"""So many of the last changes of alerts are read."""
+_TOLD: Mapping[str, Told] = {f"alert.{what}": what for what in get_args(Told)}
 log = logging.getLogger("conductor.gateway")
 
 
@@ -49,6 +53,8 @@ class _Found:
     breaker: KeptBreaker | None
     said_at: Mapping[str, datetime]
     """When each of these was said, by its name."""
+    alerts: Sequence[Kept] = ()
+    """What was told of alerts, oldest first."""
 
 
 class Restorer:
@@ -113,6 +119,7 @@ class Restorer:
         switch = service.conductor.detector.breaker.switch
         if found.breaker is not None and not switch.reason:
             service.lifecycle.adopt_fleet(found.breaker)
+        service.monitoring.board.restore(found.alerts, service.clock.now(), service.clock.wall())
         self.done = True
         service.jobs.drop("restore")
 
@@ -157,4 +164,14 @@ def _found(store: RecordStore) -> _Found:
                 standings[NodeId(record.name)] = from_data(record.data)
         except ValueError as error:
             log.error("standing of %s cannot be read: %s", record.name, error)
-    return _Found(specs, standings, breaker, said_at)
+    return _Found(specs, standings, breaker, said_at, _alerts(store))
+
+
+def _alerts(store: RecordStore) -> list[Kept]:
+    """The last changes of alerts, oldest first. Blocks; StoreError."""
+    told = store.events(kind="alert.*", limit=ALERT_EVENTS)
+    return [
+        Kept(alert=str(e.data.get("alert", "")), at=e.at, what=what, facts=e.data)
+        for e in reversed(told)
+        if (what := _TOLD.get(e.kind)) is not None
+    ]

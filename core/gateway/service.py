@@ -37,6 +37,7 @@ from core.engines.guard import AddressGuard
 from core.engines.registry import adapters
 from core.engines.stream_tools import StreamStatus
 from core.fleet.ledger import Reservation
+from core.gateway.audit_watch import AuditWatch
 from core.gateway.budget import RetryBudget
 from core.gateway.committed import Committer
 from core.gateway.elsewhere import Elsewhere
@@ -176,6 +177,7 @@ class Service:
             prompts.remote = EngineTokenizer(self).ids
 
     def _monitoring(self) -> Monitoring:
+        self.audit_watch = AuditWatch(self)
         made = Monitoring(self)
         what = "sample what is watched, evaluate the alerts"
         self.jobs.add("monitors", made.sample, every_s=MONITORS_S, what=what)

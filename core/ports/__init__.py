@@ -26,6 +26,7 @@ from core.ports.answers import (
 from core.ports.identity import (
     IDENTITY_TOPIC,
     AuditDraft,
+    AuditMark,
     AuditRecord,
     ChainFault,
     IdentityChange,
@@ -56,6 +57,7 @@ __all__ = [
     "IDENTITY_TOPIC",
     "NODE_STATES",
     "AuditDraft",
+    "AuditMark",
     "AuditRecord",
     "ChainFault",
     "ControlStore",

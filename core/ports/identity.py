@@ -103,6 +103,13 @@ class ChainFault(msgspec.Struct, frozen=True, kw_only=True):
     what: str
 
 
+class AuditMark(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the audit was read and found as it was written; the default: not at all."""
+
+    number: int = 0
+    digest: str = "0" * 64
+
+
 class IdentityChange(msgspec.Struct, frozen=True, kw_only=True):
     """What an act changes about identities; rows replace those of the same name or id."""
 
@@ -170,4 +177,11 @@ class IdentityStore(Protocol):
 
     def verify_audit(self) -> tuple[int, ChainFault | None]:
         """(entries checked, the first fault or None)."""
+        ...
+
+    def verify_audit_from(
+        self, mark: AuditMark, *, limit: int
+    ) -> tuple[AuditMark, ChainFault | None]:
+        """Check the mark's own entry and at most `limit` after it: how far it is good, and the
+        first fault or None."""
         ...

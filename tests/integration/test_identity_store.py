@@ -8,8 +8,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import text
 
+from core.clock import ManualClock
+from core.conductor import Conductor
 from core.domain import NodeId, NodeSpec
 from core.errors import Conflict, NotFound, StoreError
+from core.gateway.audit_watch import AGAIN_S
+from core.gateway.service import Service
 from core.ports import (
     AuditDraft,
     EventRecord,
@@ -21,6 +25,7 @@ from core.ports import (
     TokenRecord,
     UserRecord,
 )
+from core.prompt import Prompts
 from storage.database import writer_engine
 from storage.store import open_storage
 
@@ -142,6 +147,49 @@ def test_a_missing_entry_is_found(store, record_url):
         run(record_url, "DELETE FROM admin_audit WHERE number = 2")
     checked, fault = store.verify_audit()
     assert (checked, fault.number, fault.what) == (1, 2, "is missing")
+
+
+def audit_watch(store):
+    service = Service(conductor=Conductor(), clock=ManualClock(), prompts=Prompts(), store=store)
+    return service, service.audit_watch
+
+
+async def test_the_chain_is_read_again_in_batches_and_a_fault_fires_an_alert(
+    store, record_url, monkeypatch
+):
+    monkeypatch.setattr("core.gateway.audit_watch.BATCH", 3)
+    for _ in range(7):
+        store.append_audit(draft())
+    service, watch = audit_watch(store)
+    assert watch.broken is None
+    for known, checked in ((None, 3), (None, 6), (0.0, 7)):
+        await watch.look()
+        assert (watch.broken, watch.checked) == (known, checked)
+    with unguarded(record_url):
+        run(record_url, "UPDATE admin_audit SET actor = 'xoot' WHERE number = 2")
+        await watch.look()
+        assert watch.broken == 0.0  # old entries wait for the next whole reading
+        service.clock.advance(AGAIN_S)
+        await watch.look()
+        assert watch.broken == 1.0 and watch.fault.number == 2
+        service.monitoring.sample()
+        alert = service.monitoring.board.get("audit_broken")
+        assert (alert.state, alert.rule.severity, alert.evidence["entry"]) == ("firing", "page", 2)
+        run(record_url, "UPDATE admin_audit SET actor = 'root' WHERE number = 2")
+    await watch.look()
+    service.monitoring.sample()
+    assert watch.broken == 0.0 and alert.state == "resolved"
+
+
+async def test_entries_taken_off_the_end_are_missed(store, record_url):
+    for _ in range(4):
+        store.append_audit(draft())
+    _, watch = audit_watch(store)
+    await watch.look()
+    with unguarded(record_url):
+        run(record_url, "DELETE FROM admin_audit WHERE number > 2")
+    await watch.look()
+    assert (watch.fault.number, watch.fault.what) == (4, "is missing")
 
 
 def test_many_writers_leave_one_chain(store):

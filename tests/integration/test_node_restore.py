@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import pytest
 from gateway_world import until
@@ -101,6 +102,31 @@ async def test_a_trip_that_ran_out_meanwhile_is_over(tmp_path):
         await switch_node(s, A, trip(seconds=0.001))
     async with service(tmp_path, nodes=(stated("a"),)) as s:
         assert switch(s, A).state is State.CLOSED
+
+
+async def test_alerts_fire_on_with_who_knows_of_them(tmp_path):
+    async with service(tmp_path) as s:
+        for _ in range(100):
+            s.monitoring.ended(s.clock.now(), bad=True, error=False)
+        s.monitoring.sample()
+        s.monitoring.acknowledge("slo_burn_fast", author="ada", note="a canary of ours")
+        before = s.monitoring.board.get("slo_burn_fast")
+    async with service(tmp_path) as s:
+        board = s.monitoring.board
+        found = board.get("slo_burn_fast")
+        assert found.state == "firing" and found.since == found.fired_at
+        assert abs(found.since - before.since) < timedelta(seconds=2)
+        assert (found.acknowledged.author, found.acknowledged.note) == ("ada", "a canary of ours")
+        assert found.worst == before.worst
+        s.monitoring.sample()  # too young a process to say that it is over
+        assert board.get("slo_burn_fast").state == "firing"
+        for _ in range(20_000):
+            s.monitoring.ended(s.clock.now(), bad=False, error=False)
+        s.monitoring.sample()
+        assert board.get("slo_burn_fast").state == "resolved"
+    async with service(tmp_path) as s:
+        found = s.monitoring.board.get("slo_burn_fast")
+        assert found.state == "resolved" and found.acknowledged is None
 
 
 async def test_the_global_breaker_stays_tripped(tmp_path):

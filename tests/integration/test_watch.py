@@ -100,7 +100,11 @@ async def test_a_doubted_cache_signal_is_timed_by_node(pair):
 
 async def test_every_job_is_listed_with_what_it_did(pair):
     async with gateway(*(e.spec() for e in pair)) as w:
-        await until(lambda: {j.name: j.runs for j in w.service.jobs.states()}["control"] > 0)
+
+        def ran(name):
+            return next(j.runs for j in w.service.jobs.states() if j.name == name) > 0
+
+        await until(lambda: ran("control") and ran("upkeep"))
         found = {j.name: j for j in (await ask(w, "/jobs", wire.JobList)).jobs}
         assert {"control", "monitors", "migration", "upkeep"} <= set(found)
         control = found["control"]
@@ -156,19 +160,23 @@ def test_metadata_addresses_are_no_webhook():
 
 async def test_the_forecast_is_shown_and_used_only_while_it_is_better(pair):
     tunables = Tunables().changed({"forecast.trend": 0.3, "forecast.damping": 1.0})
+    tunables = tunables.changed({"slo.classes": "tenant=gold* ttft_s=9"})
     async with gateway(*(e.spec() for e in pair), tunables=tunables) as w:
         for n in range(4):
-            await w.complete([n] * 64, max_tokens=2)
+            tenant = "gold-1" if n % 2 else "other"
+            await w.complete([n] * 64, max_tokens=2, headers={"x-conductor-tenant": tenant})
         await w.settled()
         forecaster = w.service.forecasting.forecaster
         now = w.service.clock.now()
         for step in range(1, 120):
             for _ in range(step):
-                forecaster.observe(Key("tiny", "priority 0"), 100)
+                forecaster.observe(Key("tiny", "gold*"), 100)
             forecaster.tick(now + step * STEP_S)
         found = await ask(w, "/forecast", wire.ForecastView)
         total = next(s for s in found.series if not s.model and s.quantity == "prefill_tokens")
-        mine = next(s for s in found.series if s.model == "tiny" and s.quantity == "arrivals")
+        arrivals = {s.tenant_class: s for s in found.series if s.model and s.quantity == "arrivals"}
+        assert set(arrivals) == {"gold*", "default"}
+        mine = arrivals["gold*"]
         assert total.compared > 24 and total.error_per_s < total.persistence_error_per_s
         assert mine.expected_per_s > mine.now_per_s > 0
         assert found.in_use and found.growth == 1.0  # the next turn of its job hands it over

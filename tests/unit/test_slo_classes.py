@@ -3,7 +3,7 @@
 import pytest
 
 from core.errors import Invalid
-from core.slo_classes import ENTRIES_MAX, class_limits, parse_classes
+from core.slo_classes import ENTRIES_MAX, class_limits, parse_classes, tenant_class
 from core.tunables import Tunables
 
 TEXT = (
@@ -28,6 +28,15 @@ def test_each_limit_comes_from_the_entry_that_says_most(model, tenant, limits):
     assert class_limits(TEXT, model, tenant) == limits
     turned = "; ".join(reversed(TEXT.split(";")))
     assert class_limits(turned, model, tenant) == limits
+
+
+@pytest.mark.parametrize(
+    ("model", "tenant", "name"),
+    [("llama", "gold-1", "gold-1"), ("qwen", "gold-7", "gold*"), ("llama", "free", "default")],
+)
+def test_tenants_are_counted_with_the_entry_that_names_them_best(model, tenant, name):
+    assert tenant_class(TEXT, model, tenant) == name
+    assert tenant_class("", model, tenant) == "default"
 
 
 def test_no_text_is_no_class():

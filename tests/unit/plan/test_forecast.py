@@ -21,7 +21,7 @@ from core.plan.forecast import (
 )
 from core.tunables import Forecast, Tunables
 
-KEY = Key("m", "priority 0")
+KEY = Key("m", "default")
 
 
 def track(horizon=6, season=0, **rules) -> Track:
