@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONDUCTOR := $(BIN)/conductor
 
-.PHONY: up env test test-engines bench bench-records soak check format lock screenshots policy-report clean
+.PHONY: up env test test-engines bench bench-records bench-console soak check format lock screenshots policy-report clean
 
 up: env  ## Start the service, the console and an emulated fleet; Ctrl-C stops everything.
 	@exec $(CONDUCTOR) up
@@ -38,6 +38,9 @@ bench: env  ## Speed ratios against named baselines, printed.
 
 bench-records: env  ## The audit's questions over five million decisions; needs about 20 GB of disk.
 	$(BIN)/python -m tests.bench records
+
+bench-console: env  ## A hundred readers at once: refreshes, and what decisions notice; needs a quiet machine.
+	$(BIN)/python -m tests.bench console_sessions
 
 soak: env  ## The long runs: ten minutes without the database, lost replicas, a million rows.
 	$(BIN)/python -m pytest -m soak tests/faults tests/integration -s

@@ -6,6 +6,7 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.frame import frame
+from dashboard.live import follow_strip
 from dashboard.navigation import DEFAULT, Entry, present
 from dashboard.who import ask_to_sign_in
 
@@ -26,3 +27,4 @@ if session.must_sign_in():
 else:
     frame()
     page.run()
+    follow_strip()

@@ -15,6 +15,9 @@ from dashboard.parts.theme import style_sheet
 from dashboard.parts.window import CHOICES, CUSTOM, LIVE_RANGE, parse, spell, words
 from dashboard.who import who_markup
 
+_STRIP = "strip"
+"""Key of the place where the strip of badges stands."""
+
 
 def frame() -> None:
     """Draw the frame; pages follow below."""
@@ -26,7 +29,14 @@ def frame() -> None:
         if session.chosen_range() == CUSTOM:
             _ends()
     with left:
-        _status(session.refresh_every())
+        st.session_state[_STRIP] = st.empty()
+    redraw_strip()
+
+
+def redraw_strip() -> None:
+    """The strip of badges anew, in the place the frame keeps for it."""
+    with st.session_state[_STRIP]:
+        strip(_badges(session.look()))
 
 
 def _controls() -> None:
@@ -106,15 +116,6 @@ def _address() -> None:
             st.query_params[name] = text
         elif given and not text:
             del st.query_params[name]
-
-
-def _status(every: float | None) -> None:
-    st.fragment(_status_strip, run_every=every, key="frame")()
-
-
-def _status_strip() -> None:
-    look = session.look()
-    strip(_badges(look))
 
 
 def _badges(look: Look) -> list[str]:

@@ -16,7 +16,9 @@ from dashboard.launch import DEFAULT_URL, HISTORY_VARIABLE, URL_VARIABLE
 from dashboard.parts.theme import Palette, palette
 from dashboard.parts.window import CHOICES, CUSTOM, LIVE_RANGE, Window, fixed, relative
 
-REFRESH_S = 2.0
+REFRESH_VARIABLE = "CONDUCTOR_REFRESH_S"
+"""Environment variable with the seconds between two refreshes."""
+REFRESH_S, REFRESH_LEAST_S, REFRESH_MOST_S = 2.0, 0.5, 60.0
 READERS_MAX = 64
 """Tokens whose pollers are kept."""
 WHO_S = 5.0
@@ -142,7 +144,16 @@ def live() -> bool:
 
 def refresh_every() -> float | None:
     """Interval of live fragments; None while paused."""
-    return REFRESH_S if live() else None
+    return refresh_s(os.environ.get(REFRESH_VARIABLE, "")) if live() else None
+
+
+def refresh_s(text: str) -> float:
+    """The interval that `text` asks for, within its bounds; the default where it is no number."""
+    try:
+        asked = float(text)
+    except ValueError:
+        return REFRESH_S
+    return min(max(asked, REFRESH_LEAST_S), REFRESH_MOST_S) if asked == asked else REFRESH_S
 
 
 def look() -> Look:

@@ -17,6 +17,7 @@ from core import wire
 from dashboard import session
 from dashboard.api.client import Refused, ServiceError, Unreachable
 from dashboard.api.feed import Look
+from dashboard.live import live as follow
 from dashboard.overview import models as vm
 from dashboard.parts import format as fmt
 from dashboard.parts.components import notice
@@ -41,7 +42,7 @@ def page(
     gives a reason that there is nothing to show. `history` draws what stored records alone can
     show, for when the service is down and was never seen. `least` is the role that may look.
     With `live` the page is a fragment that follows the service; pages whose widgets must not be
-    disturbed pass False and use fragments of their own.
+    disturbed pass False and hand what is live to `live` themselves.
     """
     if not session.may(least):
         notice(vm.forbidden_notice(least, session.user().role))
@@ -51,7 +52,7 @@ def page(
         _run(body, empty, history)
 
     if live:
-        st.fragment(run, run_every=session.refresh_every(), key=key)()
+        follow(run, key=key)
     else:
         run()
 

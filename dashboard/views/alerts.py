@@ -8,6 +8,7 @@ from core import wire
 from dashboard import session
 from dashboard.alerts import models as am
 from dashboard.api.client import ServiceError
+from dashboard.live import live
 from dashboard.navigation import VIEWS
 from dashboard.overview.models import Notice, problems
 from dashboard.parts import acting
@@ -22,7 +23,7 @@ def main(_state: wire.FleetState) -> None:
     """A live part with what fires, and the rules below it."""
     acting.looking_only()
     acting.told()
-    st.fragment(_live, run_every=session.refresh_every(), key="alerts_live")()
+    live(_live, key="alerts_live")
 
 
 def _live() -> None:

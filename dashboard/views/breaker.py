@@ -12,10 +12,12 @@ from dashboard import session
 from dashboard.api.client import ServiceError
 from dashboard.breaker import models as bm
 from dashboard.breaker.acts import breaker_dialog
+from dashboard.live import live
 from dashboard.overview.models import Notice
 from dashboard.parts import acting
 from dashboard.parts.components import heading, notice, tile_grid
 from dashboard.parts.format import NONE
+from dashboard.parts.kept import kept
 from dashboard.parts.live_plot import live_plot
 from dashboard.parts.page import act, failure_notice, page, part
 from dashboard.parts.tables import ROW_PX, plain_table, table_height
@@ -28,6 +30,7 @@ MACHINES = {
     "panic": "panic.*",
 }
 PAGE_SIZE = 50
+THRESHOLDS_EVERY_S = 8.0
 
 
 def main(state: wire.FleetState) -> None:
@@ -35,14 +38,7 @@ def main(state: wire.FleetState) -> None:
     acting.looking_only()
     acting.told()
     _acts(state)
-    st.fragment(_live, run_every=session.refresh_every(), key="breakers")()
-    left, right = st.columns([7, 5], gap="medium")
-    with left:
-        st.fragment(_nodes, run_every=session.refresh_every(), key="breakers_of_nodes")()
-    with right, part("Thresholds"):
-        heading("Thresholds in force", "change them on the Tuning page")
-        rows = bm.rule_rows(acting.control().tunables().items)
-        plain_table(rows, key="thresholds", alt="Thresholds of breakers and detector")
+    live(_live, key="breakers")
     with part("The history"):
         _history()
 
@@ -73,12 +69,23 @@ def _live() -> None:
         notice(failure_notice("The detector", e))
     else:
         _detector(found)
+    left, right = st.columns([7, 5], gap="medium")
+    with left:
+        _nodes(state)
+    with right, part("Thresholds"):
+        _thresholds()
 
 
-def _nodes() -> None:
-    state = session.look().state
+def _thresholds() -> None:
+    heading("Thresholds in force", "change them on the Tuning page")
+    found = kept("tunables", ttl_s=THRESHOLDS_EVERY_S, read=lambda: acting.control().tunables())
+    rows = bm.rule_rows(found.items)
+    plain_table(rows, key="thresholds", alt="Thresholds of breakers and detector")
+
+
+def _nodes(state: wire.FleetState) -> None:
     heading("Node breakers", "those that are not closed first")
-    if state is not None and state.nodes:
+    if state.nodes:
         plain_table(bm.node_rows(state.nodes), key="node_breakers", alt="Breaker of every node")
     else:
         st.caption("No node is registered.")

@@ -13,6 +13,7 @@ from dashboard.cache import models as cm
 from dashboard.cache.acts import cancel_dialog
 from dashboard.cache.prefix_detail import show_prefix
 from dashboard.cache.tree import tree_view
+from dashboard.live import live
 from dashboard.nodes.acts import fleet
 from dashboard.nodes.models import hot_rows
 from dashboard.overview.models import Notice
@@ -40,15 +41,15 @@ def main() -> None:
     body = {
         VIEWS[0]: tree_view,
         VIEWS[1]: _hot,
-        VIEWS[2]: _live(_replication, "replication"),
+        VIEWS[2]: _following(_replication, "replication"),
         VIEWS[3]: _migrations,
     }[view or VIEWS[0]]
     page(body, key="cache", live=False)
 
 
-def _live(draw: Callable[[], None], key: str) -> Callable[[wire.FleetState], None]:
+def _following(draw: Callable[[], None], key: str) -> Callable[[wire.FleetState], None]:
     def run(_: wire.FleetState) -> None:
-        st.fragment(draw, run_every=session.refresh_every(), key=key)()
+        live(draw, key=key)
 
     return run
 
@@ -61,7 +62,7 @@ def _found() -> wire.HotPrefixes:
 
 
 def _hot(state: wire.FleetState) -> None:
-    st.fragment(_hot_list, run_every=session.refresh_every(), key="hot")()
+    live(_hot_list, key="hot")
     opened = cm.key_of(st.query_params.get(OPEN, ""))
     if opened is not None:
         st.divider()

@@ -16,6 +16,7 @@ from dashboard.decisions.detail import show_decision
 from dashboard.decisions.export import export_menu
 from dashboard.decisions.filters import Filters, clear, filter_bar, query_of
 from dashboard.decisions.reading import full_page
+from dashboard.live import live
 from dashboard.overview import models as vm
 from dashboard.parts import format as fmt
 from dashboard.parts.components import heading, notice
@@ -43,7 +44,7 @@ def main() -> None:
     look = session.look()
     filters = filter_bar(look.state)
     loaded = _loaded(filters)
-    st.fragment(_news, run_every=session.refresh_every(), key="decision_news")(loaded)
+    live(lambda: _news(loaded), key="decision_news")
     if loaded.page is not None:
         _list(loaded, filters, look.state)
     chosen = st.query_params.get(OPEN)

@@ -11,6 +11,7 @@ from dashboard.api.client import ServiceError
 from dashboard.lab import figures as lab_figures
 from dashboard.lab import models as lm
 from dashboard.lab.form import lab_form
+from dashboard.live import live
 from dashboard.overview.models import Notice
 from dashboard.parts import acting
 from dashboard.parts.components import heading, notice
@@ -32,7 +33,7 @@ def main(_state: wire.FleetState) -> None:
     calls = acting.control()
     with part("The Lab"), st.expander("New experiment", expanded=JOB not in st.query_params):
         lab_form(calls.lab_sources(), calls.tunables(), calls.policies())
-    st.fragment(_jobs, run_every=session.refresh_every(), key="lab_jobs")()
+    live(_jobs, key="lab_jobs")
 
 
 def _jobs() -> None:

@@ -8,6 +8,7 @@ import streamlit as st
 
 from core import wire
 from dashboard import session
+from dashboard.live import live
 from dashboard.nodes import figures as node_figures
 from dashboard.nodes import models as node_models
 from dashboard.nodes.acts import fleet, node_buttons, records
@@ -89,7 +90,7 @@ def _node(state: wire.FleetState, node_id: str) -> None:
         _gone(node_id)()
         return
     node_buttons(found)
-    st.fragment(_live, run_every=session.refresh_every(), key="node_live")(node_id)
+    live(lambda: _live(node_id), key="node_live")
 
 
 def _back() -> None:

@@ -7,6 +7,7 @@ import streamlit as st
 from core import wire
 from dashboard import session
 from dashboard.api.client import ServiceError
+from dashboard.live import live
 from dashboard.overview.models import Notice
 from dashboard.parts import acting
 from dashboard.parts.components import heading, notice, tile_grid
@@ -50,7 +51,7 @@ def main(_state: wire.FleetState) -> None:
             _preview(_previewed(view.revision, draft, simulate=simulate))
     with part("Trials"):
         heading("Running beside it", "guard, canary, shadow")
-        st.fragment(trials, run_every=session.refresh_every(), key="trials")()
+        live(trials, key="trials")
     with part("Scheduled changes"):
         heading("Scheduled", f"times in {session.zone_name()}")
         waiting(calls.scheduled().items)

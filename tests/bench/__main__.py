@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 NAMES = sorted(p.stem for p in Path(__file__).parent.glob("bench_*.py"))
-LONG = ("bench_records",)
+LONG = ("bench_records", "bench_console_sessions")
 
 
 def main() -> None:
