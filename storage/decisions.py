@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -31,8 +31,8 @@ from sqlalchemy import (
 from core.domain import OutcomeKind
 from core.errors import BadRequest, NotFound
 from core.ports import Cursor, DecisionQuery, Page, StoredDecision
-from storage.models import decisions, outcomes
-from storage.rows import BOTH, to_stored
+from storage.models import PREVAILING, decisions, outcomes
+from storage.rows import BOTH, BRIEF, to_stored
 from storage.summary_models import FACETS, LEVELS_S, facets, summary_marks
 from storage.types import from_micros, to_micros
 
@@ -52,8 +52,23 @@ _BUCKET_US = LEVELS_S[0] * 1_000_000
 JOINED = and_(outcomes.c.decided_us == decisions.c.at_us, outcomes.c.decision_id == decisions.c.id)
 Statement = Select[*tuple[Any, ...]]
 _PLACED = decisions.outerjoin(outcomes, JOINED)
-_ENDED = outcomes.join(decisions, JOINED)
-_SELECTED = {source: select(*BOTH).select_from(source) for source in (_PLACED, _ENDED)}
+_ENTRY = outcomes.alias("entry")
+"""Outcomes as the partial indexes hold them: walked without looking up their rows."""
+_ENDED = _ENTRY.join(
+    decisions,
+    and_(decisions.c.at_us == _ENTRY.c.decided_us, decisions.c.id == _ENTRY.c.decision_id),
+).join(
+    outcomes,
+    and_(
+        outcomes.c.decided_us == _ENTRY.c.decided_us,
+        outcomes.c.decision_id == _ENTRY.c.decision_id,
+    ),
+)
+_SELECTED = {
+    (source, whole): select(*(BOTH if whole else BRIEF)).select_from(source)
+    for source in (_PLACED, _ENDED)
+    for whole in (True, False)
+}
 """Made once: putting so many columns into a statement takes as long as running it."""
 
 
@@ -69,24 +84,51 @@ class _Along(NamedTuple):
     branches: tuple[ColumnElement[bool], ...]
     decided: frozenset[str]
     """Fields of the query that need no further check."""
+    entries: ColumnElement[bool] | None = None
+    """Which entries of the index are walked, where that is more than the branches' rows."""
 
 
-def page(connection: Connection, query: DecisionQuery, before: Cursor | None, limit: int) -> Page:
-    """Up to `limit` decisions that fit `query`, strictly older than `before`, newest first."""
+class _Within(NamedTuple):
+    """Times [lo, hi) in microseconds; None: no bound."""
+
+    lo_us: int | None
+    hi_us: int | None
+
+    def bounds(self, at_us: ColumnElement[int]) -> Iterator[ColumnElement[bool]]:
+        """As conditions; one a side, because SQLite walks an index from the first it reads."""
+        if self.lo_us is not None:
+            yield at_us >= self.lo_us
+        if self.hi_us is not None:
+            yield at_us < self.hi_us
+
+
+def page(
+    connection: Connection,
+    query: DecisionQuery,
+    before: Cursor | None,
+    limit: int,
+    *,
+    whole: bool = True,
+) -> Page:
+    """Up to `limit` decisions that fit `query`, strictly older than `before`, newest first.
+
+    Not `whole`: without candidates and exclusions, which no list shows.
+    """
     _check(query, limit)
     along, wanted = _along(query), limit + 1
     rest = list(_rest(query, along.decided))
-    base = _statement(query, along, before).where(*(condition for _, condition in rest))
-    if not rest:
-        return _page(_run(connection, base, along, wanted), limit)
+    base = _SELECTED[along.source, whole].where(*rest, *_behind(along, before))
+    within = _within(query, before)
+    if not rest and along.entries is None:
+        return _page(_run(connection, base, along, within, wanted), limit)
     found: list[Any] = []
     ends_s = time.monotonic() + _BUDGET_S
-    for lo_us, hi_us in _windows(connection, query, along, before):
-        window = base.where(*_between(along.at_us, lo_us, hi_us))
-        found += _run(connection, window, along, wanted - len(found))
+    for window in _windows(connection, query, along, within):
+        found += _run(connection, base, along, window, wanted - len(found))
         if len(found) >= wanted:
             break
-        if lo_us is not None and time.monotonic() >= ends_s:
+        lo_us = window.lo_us
+        if lo_us not in (None, within.lo_us) and time.monotonic() >= ends_s:
             reached = Cursor(at=from_micros(lo_us), id="")
             return Page(tuple(to_stored(row) for row in found), reached)
     return _page(found, limit)
@@ -96,7 +138,7 @@ def by_id(connection: Connection, id: str) -> StoredDecision:
     """The decision whose id is, or starts with, `id`."""
     if not id:
         raise BadRequest("id: expected a decision id or its beginning", field="id")
-    both = _SELECTED[_PLACED].where(or_(decisions.c.id == id, _starts(decisions.c.id, id)))
+    both = _SELECTED[_PLACED, True].where(or_(decisions.c.id == id, _starts(decisions.c.id, id)))
     found = connection.execute(both.order_by(decisions.c.id).limit(2)).all()
     if not found:
         raise NotFound(f"no decision with id {id!r}", field="id")
@@ -107,7 +149,7 @@ def by_id(connection: Connection, id: str) -> StoredDecision:
 
 def by_request(connection: Connection, request_id: str) -> list[StoredDecision]:
     """All decisions of one request, oldest first."""
-    mine = _SELECTED[_PLACED].where(decisions.c.request_id == request_id)
+    mine = _SELECTED[_PLACED, True].where(decisions.c.request_id == request_id)
     rows = connection.execute(mine.order_by(decisions.c.at_us, decisions.c.id)).all()
     return [to_stored(row) for row in rows]
 
@@ -128,84 +170,120 @@ def _page(found: Sequence[Any], limit: int) -> Page:
     return Page(stored, Cursor(at=last.at, id=last.id))
 
 
-def _run(connection: Connection, statement: Statement, along: _Along, wanted: int) -> list[Any]:
-    """The newest `wanted` rows of all branches."""
-    newest = statement.order_by(along.at_us.desc(), along.key.desc()).limit(wanted)
-    found = [connection.execute(newest.where(branch)).all() for branch in along.branches]
-    merged = heapq.merge(*found, key=lambda row: (row.at_us, row.id), reverse=True)
-    return list(islice(merged, wanted))
+def _run(
+    connection: Connection, statement: Statement, along: _Along, within: _Within, wanted: int
+) -> list[Any]:
+    """The newest `wanted` rows of all branches; none is read back further than matters."""
+    statement = statement.order_by(along.at_us.desc(), along.key.desc()).limit(wanted)
+    found: list[Any] = []
+    for branch in along.branches:
+        bounded = statement.where(*within.bounds(along.at_us), branch)
+        more = connection.execute(bounded).all()
+        merged = heapq.merge(found, more, key=lambda row: (row.at_us, row.id), reverse=True)
+        found = list(islice(merged, wanted))
+        if len(found) == wanted:
+            within = within._replace(lo_us=found[-1].at_us)
+    return found
 
 
 def _along(query: DecisionQuery) -> _Along:
     """The index that is likely to leave the fewest rows to check."""
-    d, o = decisions.c, outcomes.c
+    return _along_outcomes(query) or _along_decisions(query)
+
+
+def _along_outcomes(query: DecisionQuery) -> _Along | None:
+    """Along those that failed, or missed a limit, where the query asks for them."""
+    o = _ENTRY.c
     # Written as in the partial indexes' own conditions, so that the databases recognise them.
     if query.kind in _RARE_KINDS:
-        failed = and_(o.kind == query.kind, o.kind != _inline("ok"))
-        return _Along(_ENDED, o.decided_us, o.decision_id, (failed,), frozenset({"kind"}))
-    if query.slo_missed:
-        missed = o.slo_missed != _inline("")
-        return _Along(_ENDED, o.decided_us, o.decision_id, (missed,), frozenset({"slo_missed"}))
+        chosen, field = and_(o.kind == query.kind, o.kind != _inline("ok")), "kind"
+    elif query.slo_missed:
+        chosen, field = o.slo_missed != _inline(""), "slo_missed"
+    else:
+        return None
+    if query.node is None:
+        return _Along(_ENDED, o.decided_us, o.decision_id, (chosen,), frozenset({field}))
+    # The index knows the prefill node; who only decoded there is found among the others.
+    here = and_(chosen, o.prefill_node == query.node)
+    elsewhere = and_(chosen, func.coalesce(o.prefill_node, "") != query.node, _of_node(query.node))
+    branches, decided = (here, elsewhere), frozenset({field, "node"})
+    return _Along(_ENDED, o.decided_us, o.decision_id, branches, decided, chosen)
+
+
+def _along_decisions(query: DecisionQuery) -> _Along:
+    d = decisions.c
+    entries = None
     if query.text:
-        return _Along(_PLACED, d.at_us, d.id, _named(query.text), frozenset({"text"}))
-    if query.code is not None:
-        decided = frozenset({"code"} if query.code == "*" else ())
-        return _Along(_PLACED, d.at_us, d.id, (d.status.is_not(None),), decided)
-    if query.tenant:
-        tenant = and_(d.tenant == query.tenant, d.tenant != _inline(""))
-        return _Along(_PLACED, d.at_us, d.id, (tenant,), frozenset({"tenant"}))
-    if query.node is not None:
-        apart = and_(d.decode_node == query.node, d.decode_node != d.prefill_node)
-        branches = (d.prefill_node == query.node, apart)
-        return _Along(_PLACED, d.at_us, d.id, branches, frozenset({"node"}))
-    if query.below_best_match:
-        below = and_(d.match_tokens < d.reachable_tokens, d.status.is_(None))
-        return _Along(_PLACED, d.at_us, d.id, (below,), frozenset({"below_best_match"}))
-    return _Along(_PLACED, d.at_us, d.id, (true(),), frozenset())
+        branches, decided = _named(query.text), {"text"}
+    elif query.code is not None:
+        branches, decided = (d.status.is_not(None),), {"code"} if query.code == "*" else set()
+    elif query.tenant:
+        branches = (and_(d.tenant == query.tenant, d.tenant != _inline("")),)
+        decided = {"tenant"}
+    elif query.node is not None and query.policy not in (None, PREVAILING):
+        entries = _of_policy(query.policy)
+        # The policy's index knows the prefill node, and the decode nodes' index the policy.
+        here = and_(entries, func.coalesce(d.prefill_node, "") == query.node)
+        branches = (here, and_(_apart(query.node), d.policy == query.policy))
+        decided = {"node", "policy"}
+    elif query.node is not None:
+        branches, decided = (d.prefill_node == query.node, _apart(query.node)), {"node"}
+    elif query.below_best_match:
+        branches, decided = (_below_best(True),), {"below_best_match"}
+    elif query.policy not in (None, PREVAILING):
+        branches, decided = (_of_policy(query.policy),), {"policy"}
+    else:
+        branches, decided = (true(),), set()
+    return _Along(_PLACED, d.at_us, d.id, branches, frozenset(decided), entries)
 
 
-def _statement(query: DecisionQuery, along: _Along, before: Cursor | None) -> Statement:
-    statement = _SELECTED[along.source]
-    start_us = None if query.start is None else to_micros(query.start)
-    end_us = None if query.end is None else to_micros(query.end)
-    statement = statement.where(*_between(along.at_us, start_us, end_us))
-    if before is None:
-        return statement
-    edge_us = to_micros(before.at)
-    older = or_(along.at_us < edge_us, along.key < before.id)
-    return statement.where(along.at_us <= edge_us, older)
+def _apart(node: str) -> ColumnElement[bool]:
+    """Decoded there, prefilled elsewhere."""
+    d = decisions.c
+    return and_(d.decode_node == node, d.decode_node != d.prefill_node)
 
 
-def _rest(
-    query: DecisionQuery, decided: frozenset[str]
-) -> Iterator[tuple[str, ColumnElement[bool]]]:
-    """Filters that the index does not decide, by the query's fields."""
-    d, o = decisions.c, outcomes.c
+def _of_policy(policy: str) -> ColumnElement[bool]:
+    return and_(decisions.c.policy == policy, decisions.c.policy != _inline(PREVAILING))
+
+
+def _within(query: DecisionQuery, before: Cursor | None) -> _Within:
+    """The times in which the page lies."""
+    hi_us = None if query.end is None else to_micros(query.end)
+    if before is not None:
+        hi_us = min(to_micros(before.at) + 1, hi_us if hi_us is not None else _HIGHEST)
+    return _Within(None if query.start is None else to_micros(query.start), hi_us)
+
+
+def _behind(along: _Along, before: Cursor | None) -> Iterator[ColumnElement[bool]]:
+    """Among rows of the cursor's time, those behind it; `_within` sees to the others."""
+    if before is not None:
+        yield or_(along.at_us < to_micros(before.at), along.key < before.id)
+
+
+def _rest(query: DecisionQuery, decided: frozenset[str]) -> Iterator[ColumnElement[bool]]:
+    """Conditions of the query that the index does not decide."""
+    for name, condition in _CONDITIONS.items():
+        value = getattr(query, name)
+        asked = bool(value) if name in _ASKED_IF_SET else value is not None
+        if asked and name not in decided:
+            yield condition(value)
+
+
+def _of_node(node: str) -> ColumnElement[bool]:
+    d = decisions.c
     # Hidden from the planners' eyes: another index is not to be walked instead of the chosen one.
     prefill, decode = func.coalesce(d.prefill_node, ""), func.coalesce(d.decode_node, "")
-    tests: dict[str, tuple[bool, ColumnElement[bool]]] = {
-        "policy": (query.policy is not None, d.policy == query.policy),
-        "model": (query.model is not None, d.model == query.model),
-        "revision": (query.revision is not None, d.revision == query.revision),
-        "tenant": (query.tenant is not None, func.coalesce(d.tenant, "") == query.tenant),
-        "node": (query.node is not None, or_(prefill == query.node, decode == query.node)),
-        "code": (query.code is not None, _code(query.code)),
-        "kind": (query.kind is not None, _kind(query.kind)),
-        "slo_missed": (query.slo_missed, o.slo_missed != ""),
-        "below_best_match": (
-            query.below_best_match,
-            and_(d.match_tokens < d.reachable_tokens, d.status.is_(None)),
-        ),
-        "text": (
-            bool(query.text),
-            or_(_starts(d.id, query.text or ""), d.request_id == query.text),
-        ),
-    }
-    yield from (
-        (name, condition)
-        for name, (asked, condition) in tests.items()
-        if asked and name not in decided
-    )
+    return or_(prefill == node, decode == node)
+
+
+def _below_best(_: bool) -> ColumnElement[bool]:
+    d = decisions.c
+    return and_(d.match_tokens < d.reachable_tokens, d.status.is_(None))
+
+
+def _starts_or_request(text: str) -> ColumnElement[bool]:
+    return or_(_starts(decisions.c.id, text), decisions.c.request_id == text)
 
 
 def _named(text: str) -> tuple[ColumnElement[bool], ...]:
@@ -226,18 +304,34 @@ def _kind(kind: str | None) -> ColumnElement[bool]:
     return outcomes.c.kind == kind
 
 
-def _windows(
-    connection: Connection, query: DecisionQuery, along: _Along, before: Cursor | None
-) -> Iterator[tuple[int | None, int | None]]:
-    """Stretches of time [lo, hi), newest first, of a bounded number of the index's rows each.
+_CONDITIONS: Mapping[str, Callable[[Any], ColumnElement[bool]]] = {
+    "policy": lambda policy: decisions.c.policy == policy,
+    "model": lambda model: decisions.c.model == model,
+    "revision": lambda revision: decisions.c.revision == revision,
+    "tenant": lambda tenant: func.coalesce(decisions.c.tenant, "") == tenant,
+    "node": _of_node,
+    "code": _code,
+    "kind": _kind,
+    "slo_missed": lambda _: outcomes.c.slo_missed != "",
+    "below_best_match": _below_best,
+    "text": _starts_or_request,
+}
+"""What a field of the query asks of a row."""
+_ASKED_IF_SET = frozenset({"slo_missed", "below_best_match", "text"})
+"""Fields whose empty value asks for nothing; the others do so by None alone."""
 
-    None stands for no bound. Stretches in which no row can fit are left out.
+
+def _windows(
+    connection: Connection, query: DecisionQuery, along: _Along, within: _Within
+) -> Iterator[_Within]:
+    """Stretches of these times, newest first, of a bounded number of the index's entries each.
+
+    Stretches in which no row can fit are left out.
     """
     listed = {name: str(value) for name in FACETS if (value := getattr(query, name)) is not None}
-    hi_us = None if query.end is None else to_micros(query.end)
-    if before is not None:
-        hi_us = min(to_micros(before.at) + 1, hi_us if hi_us is not None else _HIGHEST)
-    lo_us = None if query.start is None else to_micros(query.start)
+    if "policy" in along.decided:
+        listed.pop("policy")
+    lo_us, hi_us = within
     rows = _WINDOW_MIN
     while True:
         if listed:
@@ -245,12 +339,12 @@ def _windows(
             if occurs_us is None or (lo_us is not None and occurs_us <= lo_us):
                 return
             hi_us = occurs_us
-        inside = _between(along.at_us, lo_us, hi_us)
-        edge = select(along.at_us).where(*inside, along.branches[0])
+        entries = along.branches[0] if along.entries is None else along.entries
+        edge = select(along.at_us).where(*_Within(lo_us, hi_us).bounds(along.at_us), entries)
         edge = edge.order_by(along.at_us.desc()).limit(1).offset(rows - 1)
         edge_us = connection.scalar(edge)
         began_s = time.monotonic()
-        yield edge_us, hi_us
+        yield _Within(lo_us if edge_us is None else edge_us, hi_us)
         if edge_us is None:
             return
         hi_us = edge_us
@@ -279,15 +373,6 @@ def _occurs_before(connection: Connection, listed: dict[str, str], hi_us: int | 
     else:
         start_us = max(min(known), unknown_us if unknown_us is not None else min(known))
     return None if start_us is None else min(hi_us, start_us + _BUCKET_US)
-
-
-def _between(
-    at_us: ColumnElement[int], lo_us: int | None, hi_us: int | None
-) -> Iterator[ColumnElement[bool]]:
-    if lo_us is not None:
-        yield at_us >= lo_us
-    if hi_us is not None:
-        yield at_us < hi_us
 
 
 def _starts(column: ColumnElement[str], prefix: str) -> ColumnElement[bool]:

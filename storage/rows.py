@@ -47,9 +47,14 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 TIME_AT = {"decisions": 1, "outcomes": 1}
 """Where the time of the decision stands in these rows."""
 _SCHEDULED = ("id", "action", "author", "reason", "state", "note", "revision")
-_WIDTH = len(_DECISION_FIELDS)
-BOTH = (*decisions.columns, *(c.label(f"outcome_{c.name}") for c in outcomes.columns))
-"""Columns to select for `to_stored`: a decision's, then those of its outcome."""
+_LONG = ("excluded", "decode_excluded", "candidates", "decode_candidates")
+assert _DECISION_FIELDS[-len(_LONG) :] == _LONG
+_OUTCOME = tuple(c.label(f"outcome_{c.name}") for c in outcomes.columns)
+BOTH = (*_OUTCOME, *decisions.columns)
+"""Columns to select for `to_stored`: an outcome's, then those of its decision."""
+BRIEF = BOTH[: -len(_LONG)]
+"""The same without the decision's long texts, which are empty then."""
+_WIDTH = len(_OUTCOME)
 
 
 def decision_values(record: DecisionRecord) -> Values:
@@ -135,13 +140,13 @@ def scheduled_row(record: ScheduledRecord) -> Row:
 
 
 def to_stored(row: Sequence[Any]) -> StoredDecision:
-    """A decision and its outcome from a row of the columns `BOTH`."""
-    mine = dict(zip(_DECISION_FIELDS, row[:_WIDTH], strict=True))
+    """A decision and its outcome from a row of the columns `BOTH` or `BRIEF`."""
+    mine = dict(zip(_DECISION_FIELDS, row[_WIDTH:], strict=False))
     mine["at"] = from_micros(mine["at"])
-    theirs = dict(zip(_OUTCOME_FIELDS, row[_WIDTH:], strict=True))
-    if theirs["decision_id"] is None:
+    if row[0] is None:
         return StoredDecision(DecisionRecord(**mine))
-    theirs["decided_at"] = from_micros(theirs["decided_at"])
+    theirs = dict(zip(_OUTCOME_FIELDS, row[:_WIDTH], strict=True))
+    theirs["decided_at"] = mine["at"]  # outcomes are joined by the decision's time
     theirs["finished_at"] = from_micros(theirs["finished_at"])
     return StoredDecision(DecisionRecord(**mine), OutcomeRecord(**theirs))
 

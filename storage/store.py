@@ -76,11 +76,19 @@ class Store(IdentityReads):
         self._reader.dispose()
 
     def decisions(
-        self, query: DecisionQuery, *, before: Cursor | None = None, limit: int = 100
+        self,
+        query: DecisionQuery,
+        *,
+        before: Cursor | None = None,
+        limit: int = 100,
+        whole: bool = True,
     ) -> Page:
-        """Newest first, strictly older than `before`; `limit` at most 1000."""
+        """Newest first, strictly older than `before`; `limit` at most 1000.
+
+        Not `whole`: candidates and exclusions are left out, empty in every row.
+        """
         with self._reading() as connection:
-            return decision_reads.page(connection, query, before, limit)
+            return decision_reads.page(connection, query, before, limit, whole=whole)
 
     def decision(self, id: str) -> StoredDecision:
         """By whole id or a prefix of it that is unique; NotFound, or BadRequest when it is not."""

@@ -112,7 +112,8 @@ def _decision_routes(service: Service) -> APIRouter:
         before = stored.cursor_of(asked.cursor) if asked.cursor else None
         query = stored.query_of(asked)
         page = await _read(
-            service, lambda store: store.decisions(query, before=before, limit=asked.limit)
+            service,
+            lambda store: store.decisions(query, before=before, limit=asked.limit, whole=False),
         )
         return stored.page_view(page)
 

@@ -60,9 +60,17 @@ class RecordStore(ControlStore, IdentityStore, Protocol):
     where the store cannot be read; call it from a thread, never on the decision path."""
 
     def decisions(
-        self, query: DecisionQuery, *, before: Cursor | None = None, limit: int = 100
+        self,
+        query: DecisionQuery,
+        *,
+        before: Cursor | None = None,
+        limit: int = 100,
+        whole: bool = True,
     ) -> Page:
-        """Newest first, strictly older than `before`; `limit` at most 1000."""
+        """Newest first, strictly older than `before`; `limit` at most 1000.
+
+        Not `whole`: candidates and exclusions are left out, empty in every row.
+        """
         ...
 
     def decision(self, id: str) -> StoredDecision:

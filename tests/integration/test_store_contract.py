@@ -235,7 +235,7 @@ def mixed_rows(seed: int, count: int) -> list[StoredDecision]:
             at=at,
             prefill_node=rng.choice(["a", "b"]),
             decode_node=rng.choice(["a", "b", "c"]),
-            policy=rng.choice(["x", "y"]),
+            policy=rng.choice(["x", "y", "min_ttft"]),
             model=rng.choice(["m", "n"]),
             tenant=rng.choice(["", "acme"]),
             revision=rng.choice([1, 2]),
@@ -253,7 +253,7 @@ queries = st.builds(
     start=st.none() | st.integers(0, 30).map(lambda s: T0 + timedelta(seconds=s)),
     end=st.none() | st.integers(0, 30).map(lambda s: T0 + timedelta(seconds=s)),
     node=st.none() | st.sampled_from(["a", "b", "c", "z"]),
-    policy=st.none() | st.sampled_from(["x", "y"]),
+    policy=st.none() | st.sampled_from(["x", "y", "min_ttft"]),
     model=st.none() | st.sampled_from(["m", "n"]),
     kind=st.none() | st.sampled_from(["ok", "timeout", "refused", "lost", "open"]),
     code=st.none() | st.sampled_from(["*", "no_candidates"]),
@@ -270,24 +270,24 @@ def test_rare_values_are_found_far_back_and_short_pages_lead_on(storage, monkeyp
     store = keep(
         storage,
         *(decision(n, at=T0 + timedelta(seconds=5 * n)) for n in range(1, 600)),
-        decision(0, policy="old", revision=7),
-        decision(600, tenant="acme", policy="old", at=T0 + timedelta(seconds=3_000)),
+        decision(0, model="old", revision=7),
+        decision(600, tenant="acme", model="old", at=T0 + timedelta(seconds=3_000)),
     )
     monkeypatch.setattr(decisions, "_BUDGET_S", 0.0)
     seen, pages, before = [], 0, None
     while pages == 0 or before is not None:
-        page = store.decisions(DecisionQuery(policy="old"), before=before)
+        page = store.decisions(DecisionQuery(model="old"), before=before)
         seen, pages, before = seen + numbers(page.rows), pages + 1, page.next
     assert seen == [600, 0] and pages > 5, "one window a page: nothing is known of the past yet"
     engine = writer_engine(record_url)
     RollUp(engine).run(budget_s=60.0)
     engine.dispose()
-    first = store.decisions(DecisionQuery(policy="old"))
+    first = store.decisions(DecisionQuery(model="old"))
     assert numbers(first.rows) == [600] and first.next is not None
-    second = store.decisions(DecisionQuery(policy="old"), before=first.next)
-    assert numbers(second.rows) == [0], "straight to where the policy occurs"
-    assert found(store, policy="old", revision=7) == [0]
-    assert found(store, policy="never") == []
+    second = store.decisions(DecisionQuery(model="old"), before=first.next)
+    assert numbers(second.rows) == [0], "straight to where the model occurs"
+    assert found(store, model="old", revision=7) == [0]
+    assert found(store, model="never") == []
 
 
 @settings(
@@ -575,8 +575,11 @@ def test_a_store_that_is_away_says_so_and_comes_back(tmp_path):
         ({"kind": "timeout", "node": "p0"}, "ix_outcomes_failed_decided_us"),
         ({"tenant": "acme"}, "ix_decisions_tenant_at_us"),
         ({"tenant": "acme", "node": "p0", "policy": "x"}, "ix_decisions_tenant_at_us"),
-        ({"node": "p0", "policy": "x", "revision": 3}, "ix_decisions_prefill_node_at_us"),
-        ({"policy": "x"}, "ix_decisions_at_us"),
+        ({"node": "p0", "policy": "x", "revision": 3}, "ix_decisions_policy_at_us"),
+        ({"node": "p0", "policy": "min_ttft"}, "ix_decisions_prefill_node_at_us"),
+        ({"policy": "x"}, "ix_decisions_policy_at_us"),
+        ({"policy": "min_ttft"}, "ix_decisions_at_us"),
+        ({"slo_missed": True, "node": "p0"}, "ix_outcomes_slo_missed_decided_us"),
         ({"kind": "ok", "below_best_match": True}, "ix_decisions_below_best_at_us"),
         ({"text": "r-1"}, "ix_decisions_request_id"),
     ],
@@ -590,22 +593,38 @@ def test_pages_walk_the_index_meant_for_them(tmp_path, query, index):
     assert not any("SCAN" in step and "INDEX" not in step for step in plans), plans
 
 
+def test_a_walk_begins_at_the_window_not_at_the_end_of_the_range(tmp_path):
+    """SQLite walks from the first bound it reads, so no statement may hold a wider one as well."""
+    url = f"sqlite:///{tmp_path / 'plans.db'}"
+    asked = {"node": "p0", "revision": 1, "end": T0 + timedelta(seconds=40)}
+    with open_storage(url) as storage:
+        keep(storage, *(decision(n) for n in range(50)))
+        first = storage.store.decisions(DecisionQuery(**asked), limit=5)
+        read = _statements(storage.store, DecisionQuery(**asked), before=first.next)
+    assert read and all(sql.count("decisions.at_us < ?") == 2 for sql, _ in read), read
+    # once as the bound, once to tell rows of the cursor's own time apart
+
+
 def _plans(store: Store, query: DecisionQuery) -> list[str]:
     """SQLite's plan of the first statement that reads rows, outermost loop first."""
-    plans: list[list[str]] = []
+    sql, parameters = _statements(store, query)[0]
+    with store._reader.connect() as connection:
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", parameters)
+        return [row[3] for row in plan]
 
-    def explain(connection, cursor, statement, parameters, context, executemany):
+
+def _statements(store: Store, query: DecisionQuery, **page: Any) -> list[tuple[str, Any]]:
+    """Statements that read whole rows for a page, with their parameters."""
+    read: list[tuple[str, Any]] = []
+
+    def note(connection, cursor, statement, parameters, context, executemany):
         if "decisions.candidates" in statement:
-            rows = connection.connection.cursor().execute(
-                f"EXPLAIN QUERY PLAN {statement}", parameters
-            )
-            plans.append([row[3] for row in rows])
+            read.append((statement, parameters))
 
-    engine = store._reader
-    event.listen(engine, "before_cursor_execute", explain)
-    store.decisions(query)
-    event.remove(engine, "before_cursor_execute", explain)
-    return plans[0]
+    event.listen(store._reader, "before_cursor_execute", note)
+    store.decisions(query, **page)
+    event.remove(store._reader, "before_cursor_execute", note)
+    return read
 
 
 def test_shares_group_the_newest_requests_and_say_how_far_back_they_reach(storage):
