@@ -215,22 +215,29 @@ async def test_nobody_left_is_503_at_once_with_a_hint():
 
 
 async def test_killed_in_the_middle_streams_end_with_an_error_event():
-    with engines(Engine("a", *SLOW)) as (engine,):
+    """Another node could go on; it must not, since what was sent cannot be taken back."""
+    with engines(Engine("a", *SLOW), Engine("b")) as (engine, other):
         async with gateway(engine.spec()) as w:
-            opened = [
-                await w.client.post(f"{w.url}/v1/completions", json={**STREAM, "prompt": "x"})
-                for _ in range(8)
-            ]
+            body = {**STREAM, "prompt": "x", "return_token_ids": True}
+            opened = [await w.client.post(f"{w.url}/v1/completions", json=body) for _ in range(8)]
             heads = [await answer.content.readany() for answer in opened]
+            await w.service.add_node(other.spec())
+            fleet = w.service.conductor.fleet
+            await until(lambda: fleet.health(NodeId("b")) is Health.HEALTHY)
             engine.kill()
             began = time.monotonic()
             tails = await asyncio.gather(*(answer.read() for answer in opened))
-            print(f"ended {time.monotonic() - began:.3f} s after the kill")
+            took_s = time.monotonic() - began
+            direct = {**body, "stream": False, "max_tokens": 1000}
+            async with w.client.post(f"{other.url}/v1/completions", json=direct) as answer:
+                whole_ids = (await answer.json())["choices"][0]["token_ids"]
+            print(f"ended {took_s:.3f} s after the kill")
             for head, tail in zip(heads, tails, strict=True):
                 *tokens, last = events_of(head + tail)
                 assert last["error"]["code"] == "engine_unreachable"
                 assert last["error"]["decision_id"]
-                assert all("choices" in token for token in tokens)
+                ids = [n for token in tokens for n in token["choices"][0]["token_ids"] or []]
+                assert ids and ids == whole_ids[: len(ids)]
             await w.settled()
             assert {o.kind for o in w.sink.outcomes} == {OutcomeKind.ENGINE_ERROR}
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from dataclasses import replace
 
 import pytest
@@ -34,6 +35,17 @@ async def test_a_second_head_on_the_same_connection_has_the_same_deadline():
         writer.write(b"GET /health")
         answer = await asyncio.wait_for(reader.read(), 10)
         assert answer.startswith(b"HTTP/1.1 408")
+        writer.close()
+
+
+async def test_answers_are_sent_at_once_on_a_socket_that_was_handed_over():
+    async with gateway(limits=LIMITS) as w:
+        _, writer = await connect(w)
+        connections = w.server.server_state.connections
+        await until(lambda: bool(connections))
+        (connection,) = connections
+        found = connection.transport.get_extra_info("socket")
+        assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         writer.close()
 
 
