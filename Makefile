@@ -39,8 +39,10 @@ bench: env  ## Speed ratios against named baselines, printed.
 bench-records: env  ## The audit's questions over five million decisions; needs about 20 GB of disk.
 	$(BIN)/python -m tests.bench records
 
-bench-console: env  ## A hundred readers at once: refreshes, and what decisions notice; needs a quiet machine.
+bench-console: env  ## The console left open, with a hundred readers, over a large fleet; needs a quiet machine.
+	$(BIN)/python -m tests.bench console_live
 	$(BIN)/python -m tests.bench console_sessions
+	$(BIN)/python -m tests.bench console_scale
 
 soak: env  ## The long runs: ten minutes without the database, lost replicas, a million rows.
 	$(BIN)/python -m pytest -m soak tests/faults tests/integration -s

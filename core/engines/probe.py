@@ -19,6 +19,7 @@ from core.engines.base import Discovery, EngineAdapter
 from core.engines.guard import AddressGuard, GuardedTransport
 from core.engines.health import Probe
 from core.engines.parity import PROBES, Parity, Prompt, compare
+from core.engines.pools import PoolPerEngine
 from core.errors import EngineBroken, EngineFault, EngineTimeout, EngineUnreachable
 
 ANSWER_BYTES_MAX = 1 << 20
@@ -37,14 +38,18 @@ class Reading:
 
 
 def make_client(
-    *, timeout_s: float = 1.5, connections: int = 512, guard: AddressGuard | None = None
+    *, timeout_s: float = 1.5, connections: int = 16, guard: AddressGuard | None = None
 ) -> httpx.AsyncClient:
     """The client all probes of a fleet share. Proxies of the environment are not used.
 
+    connections: most at a time to one engine.
     guard: resolves and checks the nodes' names; by default addresses no node can have are refused.
     """
     limits = httpx.Limits(max_connections=connections, keepalive_expiry=30.0)
-    inner = httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
+    certificates = httpx.create_ssl_context(trust_env=False)
+    inner = PoolPerEngine(
+        lambda: httpx.AsyncHTTPTransport(verify=certificates, limits=limits, trust_env=False)
+    )
     return httpx.AsyncClient(
         transport=GuardedTransport(guard or AddressGuard(), inner),
         timeout=timeout_s,

@@ -319,10 +319,14 @@ def node_state(n: wire.NodeView) -> str:
     return STATE_SIGN.get(n.health, n.health)
 
 
+def fleet_order(nodes: Sequence[wire.NodeView]) -> list[wire.NodeView]:
+    """Nodes that need a look first, then in order of registration."""
+    return sorted(nodes, key=lambda n: (n.eligible, n.health == "healthy"))
+
+
 def fleet_rows(nodes: Sequence[wire.NodeView]) -> list[dict[str, object]]:
-    """Rows of the fleet table, those that need a look first, then in order of registration."""
-    ordered = sorted(nodes, key=lambda n: (n.eligible, n.health == "healthy"))
-    return [_fleet_row(n) for n in ordered]
+    """Rows of the fleet table in their order."""
+    return [_fleet_row(n) for n in fleet_order(nodes)]
 
 
 def _fleet_row(n: wire.NodeView) -> dict[str, object]:

@@ -7,30 +7,55 @@ from datetime import tzinfo
 from typing import Any, Literal
 
 import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa  # type: ignore[import-untyped]
 import streamlit as st
 
 from core import wire
 from dashboard.decisions import models as dm
 from dashboard.overview import models as vm
 from dashboard.parts.format import NONE
+from dashboard.parts.shared import shared
 
 ROW_PX = 34
 _PERCENT = "percent"
 
 
+def arrow(rows: Sequence[dict[str, object]]) -> Any:
+    """Rows as the widget sends them; as a data frame, for it to mend, where a column is mixed."""
+    return arrow_frame(pd.DataFrame(list(rows)))
+
+
+def arrow_frame(frame: Any) -> Any:
+    """The same of a data frame."""
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    except pa.ArrowException:
+        return frame
+
+
 def fleet_table(
     nodes: Sequence[wire.NodeView],
     *,
+    given: object = None,
+    choice: tuple[str, ...] = (),
     key: str = "fleet",
     most: int = 12,
     on_select: Callable[[], None] | None = None,
 ) -> None:
-    """All nodes, dense; `most` rows before it scrolls. With `on_select` a row can be chosen."""
+    """All nodes, dense; `most` rows before it scrolls. With `on_select` a row can be chosen.
+
+    The table is shared by those who look at the nodes of the same answer `given` (by default the
+    list itself) by the same `choice`.
+    """
     selection: dict[str, Any] = {}
     if on_select is not None:
         selection = {"on_select": on_select, "selection_mode": "single-row"}
+    table = shared(
+        "fleet", *choice, given=(nodes if given is None else given,),
+        make=lambda: arrow(vm.fleet_rows(nodes)),
+    )  # fmt: skip
     st.dataframe(
-        pd.DataFrame(vm.fleet_rows(nodes)),
+        table,
         key=key,
         hide_index=True,
         placeholder=NONE,
@@ -52,9 +77,11 @@ def select_table(
     on_select: Callable[[int], None] | None = None,
     columns: dict[str, Any] | None = None,
     most: int = 12,
+    given: tuple[object, ...] | None = None,
 ) -> int | None:
     """A table of which a row can be chosen: its number is returned with `choose`, or given to
-    `on_select` as it is chosen."""
+    `on_select` as it is chosen. With `given`, the answers that the rows were made from, it is
+    shared by all who look at them."""
 
     def chosen() -> int | None:
         found = st.session_state[key]["selection"]["rows"]
@@ -68,8 +95,9 @@ def select_table(
     more: dict[str, Any] = {}
     if choose or on_select is not None:
         more = {"selection_mode": "single-row", "on_select": selected if on_select else "rerun"}
+    table = arrow(rows) if given is None else shared(key, given=given, make=lambda: arrow(rows))
     st.dataframe(
-        pd.DataFrame(list(rows)), key=key, hide_index=True, placeholder=NONE, row_height=ROW_PX,
+        table, key=key, hide_index=True, placeholder=NONE, row_height=ROW_PX,
         height=table_height(len(rows), most=most), alt=alt,
         column_config={
             **{name: st.column_config.NumberColumn(format=_PERCENT) for name in percent},
@@ -154,11 +182,10 @@ def time_table(
 
 def series_table(series: wire.Series, zone: tzinfo, zone_name: str) -> None:
     """The table twin of the overview's charts."""
-    frame = pd.DataFrame(vm.series_rows(series))
-    if frame.empty:
+    if not series.points:
         st.caption("Nothing was measured in this range.")
         return
-    frame["Time"] = pd.to_datetime(frame["Time"], utc=True).dt.tz_convert(zone)
+    table = shared("series", given=(series, zone), make=lambda: _series_frame(series, zone))
     columns: dict[str, Any] = {
         "Time": st.column_config.DatetimeColumn(f"Time ({zone_name})", format="HH:mm:ss"),
         **{n: st.column_config.NumberColumn(format=_PERCENT) for n in ("Reuse", "Reachable")},
@@ -169,10 +196,16 @@ def series_table(series: wire.Series, zone: tzinfo, zone_name: str) -> None:
         },
     }
     st.dataframe(
-        frame, key="series", hide_index=True, placeholder=NONE,
+        table, key="series", hide_index=True, placeholder=NONE,
         row_height=ROW_PX, height=300, column_config=columns,
         alt="Measurements over time",
     )  # fmt: skip
+
+
+def _series_frame(series: wire.Series, zone: tzinfo) -> Any:
+    frame = pd.DataFrame(vm.series_rows(series))
+    frame["Time"] = pd.to_datetime(frame["Time"], utc=True).dt.tz_convert(zone)
+    return arrow_frame(frame)
 
 
 def table_height(rows: int, most: int = 12) -> int | Literal["content"]:

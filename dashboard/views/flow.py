@@ -12,8 +12,9 @@ from dashboard.overview.models import Notice
 from dashboard.parts import format as fmt
 from dashboard.parts.components import heading, notice
 from dashboard.parts.kept import kept
-from dashboard.parts.live_plot import live_plot
+from dashboard.parts.live_plot import live_plot, prepared
 from dashboard.parts.page import page, part
+from dashboard.parts.shared import shared
 from dashboard.parts.tables import select_table
 
 READ_EVERY_S = 8.0
@@ -38,13 +39,17 @@ def main(_: wire.FleetState | None = None) -> None:
                 )
             )
             return
-        figure = fm.sankey(fm.graph(shares, measure), measure, session.colours())
+        p = session.colours()
+        figure = shared(
+            "flow", measure, given=(shares, p),
+            make=lambda: prepared(fm.sankey(fm.graph(shares, measure), measure, p)),
+        )  # fmt: skip
         live_plot(figure, key="flow", alt="Flow of requests from tenants to nodes")
         number = st.column_config.NumberColumn(format="localized")
         names = ("Requests", "Failed", "Limits missed", "Prompt tokens")
         select_table(
             fm.rows(shares), key="flow_rows", alt="Flow by tenant, model and nodes",
-            percent=("Reuse",), columns=dict.fromkeys(names, number),
+            percent=("Reuse",), given=(shares,), columns=dict.fromkeys(names, number),
         )  # fmt: skip
 
 

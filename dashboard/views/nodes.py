@@ -64,8 +64,11 @@ def _all(state: wire.FleetState) -> None:
     if not nodes:
         notice(vm.Notice("none", "No node matches", "Change the text or the choice above."))
         return
-    ids = [str(row["Node"]) for row in vm.fleet_rows(nodes)]
-    fleet_table(nodes, key="nodes_table", most=22, on_select=lambda: _selected(ids))
+    ids = [n.id for n in vm.fleet_order(nodes)]
+    fleet_table(
+        nodes, given=state, choice=(text, only), key="nodes_table", most=22,
+        on_select=lambda: _selected(ids),
+    )  # fmt: skip
 
 
 def _selected(ids: list[str]) -> None:

@@ -12,9 +12,10 @@ from dashboard.overview import models as vm
 from dashboard.parts import acting, figures
 from dashboard.parts.components import heading, notice, problem_list, tile_grid
 from dashboard.parts.kept import kept
-from dashboard.parts.live_plot import live_plot
+from dashboard.parts.live_plot import Prepared, live_plot, prepared
 from dashboard.parts.marks import Mark, marks
 from dashboard.parts.page import page
+from dashboard.parts.shared import shared
 from dashboard.parts.tables import fleet_table, series_table
 
 ORDERS = ("by load", "by rack")
@@ -61,11 +62,14 @@ def _nodes(state: wire.FleetState, series: wire.Series | None) -> None:
     )  # fmt: skip
     if series is None:
         return
-    racks = {n.id: n.place.rack for n in state.nodes} if order == ORDERS[1] else None
-    figure = figures.load_heat(
-        series, [n.id for n in state.nodes], session.colours(), zone=session.zone(), span=span,
-        racks=racks,
-    )  # fmt: skip
+    p, zone = session.colours(), session.zone()
+
+    def heat() -> Prepared:
+        racks = {n.id: n.place.rack for n in state.nodes} if order == ORDERS[1] else None
+        nodes = [n.id for n in state.nodes]
+        return prepared(figures.load_heat(series, nodes, p, zone=zone, span=span, racks=racks))
+
+    figure = shared("heat", order, span, given=(state, series, p, zone), make=heat)
     live_plot(figure, key="heat", alt="Nodes over time")
 
 
@@ -74,30 +78,45 @@ def _charts(series: wire.Series) -> None:
     columns = st.columns(3, gap="medium")
     with columns[0]:
         heading("Latency against its limit", "observed / limit; changes are marked")
-        figure = figures.slo_ratio(series, p, zone=zone, marks=_changes())
+        changes = _changes()
+        figure = shared(
+            "slo", given=(series, changes, p, zone),
+            make=lambda: prepared(figures.slo_ratio(series, p, zone=zone, marks=_marks(changes))),
+        )  # fmt: skip
         live_plot(figure, key="slo", alt="Latency against limit")
     with columns[1]:
         heading("Cache reuse", "share of prompt tokens")
-        live_plot(figures.reuse(series, p, zone=zone), key="reuse", alt="Cache reuse")
+        figure = shared(
+            "reuse", given=(series, p, zone),
+            make=lambda: prepared(figures.reuse(series, p, zone=zone)),
+        )  # fmt: skip
+        live_plot(figure, key="reuse", alt="Cache reuse")
     with columns[2]:
         heading("Traffic", "requests per second")
-        live_plot(figures.traffic(series, p, zone=zone), key="traffic", alt="Traffic")
+        figure = shared(
+            "traffic", given=(series, p, zone),
+            make=lambda: prepared(figures.traffic(series, p, zone=zone)),
+        )  # fmt: skip
+        live_plot(figure, key="traffic", alt="Traffic")
 
 
-def _changes() -> list[Mark]:
+def _marks(changes: wire.EventHistory | None) -> list[Mark]:
+    return marks(changes.events) if changes is not None else []
+
+
+def _changes() -> wire.EventHistory | None:
     """What was changed in the shown window; nothing where that cannot be read now."""
     window = session.window()
     key = window.span or (window.start, window.end)
     try:
-        found = kept(
+        return kept(
             "changes", key, ttl_s=CHANGES_EVERY_S,
             read=lambda: acting.records().history(
                 since=window.start, until=window.end, limit=EVENTS_READ
             ),
         )  # fmt: skip
     except ServiceError:
-        return []
-    return marks(found.events)
+        return None
 
 
 def _history() -> None:

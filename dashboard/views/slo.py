@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import streamlit as st
 
 from core import wire
@@ -13,9 +15,11 @@ from dashboard.parts import acting
 from dashboard.parts import format as fmt
 from dashboard.parts.components import heading, notice, tile_grid
 from dashboard.parts.kept import kept
-from dashboard.parts.live_plot import live_plot
+from dashboard.parts.live_plot import Prepared, live_plot, prepared
 from dashboard.parts.page import page, part
+from dashboard.parts.shared import shared
 from dashboard.parts.tables import select_table
+from dashboard.parts.theme import Palette
 from dashboard.slo import figures as slo_figures
 from dashboard.slo import models as sm
 
@@ -68,17 +72,26 @@ def _limits(timings: wire.TimingsView, objective: float) -> None:
     left, right = st.columns(2, gap="medium")
     with left:
         heading("Margin to the limits", _covered(timings, timings.requests))
-        live_plot(slo_figures.margins(timings, p), key="margins", alt="Observed over limit")
+        figure = shared(
+            "margins", given=(timings, p), make=lambda: prepared(slo_figures.margins(timings, p))
+        )
+        live_plot(figure, key="margins", alt="Observed over limit")
     with right:
         heading("Attainment over time", f"share that kept both limits, {session.zone_name()}")
         series = _series()
         if series is None:
             st.caption("Reading the stored measurements …")
         else:
-            figure = slo_figures.attainment(series, objective, p, zone=session.zone())
+            zone = session.zone()
+            figure = shared(
+                "attainment", objective, given=(series, p, zone),
+                make=lambda: prepared(slo_figures.attainment(series, objective, p, zone=zone)),
+            )  # fmt: skip
             live_plot(figure, key="attainment", alt="Attainment over time")
     with st.expander("Numbers behind the margins"):
-        select_table(sm.margin_rows(timings), key="margin_rows", alt="Margins by class")
+        select_table(
+            sm.margin_rows(timings), key="margin_rows", alt="Margins by class", given=(timings,)
+        )
 
 
 def _series() -> wire.Series | None:
@@ -117,10 +130,13 @@ def _calibration(timings: wire.TimingsView) -> None:
         with column:
             heading(f"{name}: predicted against observed", sm.calibration_words(c))
             if c.count:
-                live_plot(
-                    slo_figures.calibration(c, p, colour), key=f"calibration_{name}",
-                    alt=f"Predicted against observed {name}",
+                figure = shared(
+                    "calibration", colour, given=(c, p),
+                    make=partial(_calibration_figure, c, p, colour),
                 )  # fmt: skip
+                live_plot(
+                    figure, key=f"calibration_{name}", alt=f"Predicted against observed {name}"
+                )
     with st.expander("Numbers behind the calibration"):
         rows = sm.calibration_rows(timings)
         if rows:
@@ -129,6 +145,10 @@ def _calibration(timings: wire.TimingsView) -> None:
             select_table(rows, key="calibration_rows", alt="Calibration", columns=columns_)
         else:
             st.caption("Too few requests have both a prediction and an observed time.")
+
+
+def _calibration_figure(c: wire.Calibration, p: Palette, colour: str) -> Prepared:
+    return prepared(slo_figures.calibration(c, p, colour))
 
 
 def _covered(view: wire.Shares | wire.TimingsView, count: int) -> str:

@@ -10,7 +10,12 @@ import sys
 from pathlib import Path
 
 NAMES = sorted(p.stem for p in Path(__file__).parent.glob("bench_*.py"))
-LONG = ("bench_records", "bench_console_sessions")
+LONG = (
+    "bench_records",
+    "bench_console_live",
+    "bench_console_scale",
+    "bench_console_sessions",
+)
 
 
 def main() -> None:

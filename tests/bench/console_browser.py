@@ -1,0 +1,79 @@
+"""A real Chromium for the console's benchmarks, and when a page of the console is there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "console"))
+
+from watching import ARGS
+
+WAIT_MS = 120_000
+THERE = """() => {
+  const app = document.querySelector('[data-testid=stApp]');
+  const all = (what, test) => [...document.querySelectorAll(what)].every(test);
+  return !!app && app.dataset.testScriptState !== 'running'
+    && !!document.querySelector('.cd-strip') && !document.querySelector('[data-testid=stSkeleton]')
+    && all('.cd-plot', e => e.classList.contains('js-plotly-plot'))
+    && all('[data-testid=stDataFrame]', e => e.querySelector('canvas'));
+}"""
+"""The frame, every chart and every table are drawn, and the script has run to its end."""
+_CLICKED = """path => {
+  const there = THERE, app = document.querySelector('[data-testid=stApp]');
+  window.cdArrived = new Promise(done => document.addEventListener('click', () => {
+    const began = performance.now();
+    let ran = false;
+    new MutationObserver(() => { ran ||= app.dataset.testScriptState === 'running'; })
+      .observe(app, { attributes: true });
+    const look = () => {
+      ran ||= app.dataset.testScriptState === 'running';
+      if (ran && location.pathname === path && there()) done(performance.now() - began);
+      else requestAnimationFrame(look);
+    };
+    requestAnimationFrame(look);
+  }, { once: true, capture: true }));
+}""".replace("THERE", THERE)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """The installed browser; CHROMIUM names another."""
+    found = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chrome")
+    if not found:
+        sys.exit("no Chromium found: install one, or name it in CHROMIUM")
+    with sync_playwright() as p:
+        launched = p.chromium.launch(executable_path=found, args=ARGS)
+        yield launched
+        launched.close()
+
+
+def new_page(browser: Browser) -> Page:
+    """A page with empty caches."""
+    page = browser.new_context(viewport={"width": 1440, "height": 1300}).new_page()
+    page.set_default_timeout(WAIT_MS)
+    return page
+
+
+def open_cold(page: Page, url: str) -> float:
+    """Seconds from the address until the page is there."""
+    page.goto(url, wait_until="commit")
+    page.wait_for_function(THERE, polling="raf")
+    return float(page.evaluate("performance.now()")) / 1e3
+
+
+def go(page: Page, section: str, title: str, path: str) -> float:
+    """Follow the navigation to a page: seconds from the click until the page is there."""
+    if section:
+        page.get_by_test_id("stTopNavSection").filter(has_text=section).click()
+    link = page.locator("a").get_by_text(title, exact=True)
+    link.wait_for()
+    page.evaluate(_CLICKED, path)
+    link.click()
+    return float(page.evaluate("window.cdArrived")) / 1e3
