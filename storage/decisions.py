@@ -223,7 +223,7 @@ def _along_decisions(query: DecisionQuery) -> _Along:
     elif query.node is not None and query.policy not in (None, PREVAILING):
         entries = _of_policy(query.policy)
         # The policy's index knows the prefill node, and the decode nodes' index the policy.
-        here = and_(entries, func.coalesce(d.prefill_node, "") == query.node)
+        here = and_(entries, d.prefill_node == query.node)
         branches = (here, and_(_apart(query.node), d.policy == query.policy))
         decided = {"node", "policy"}
     elif query.node is not None:

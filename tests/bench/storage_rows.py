@@ -108,6 +108,7 @@ def outcomes(made: Iterator[DecisionRecord], *, seed: int = 3) -> Iterator[Outco
             cached_tokens=d.match_tokens,
             output_tokens=rng.randrange(1, 500),
             slo_missed="ttft" if rng.random() < 0.02 else "",
+            prefill_node=d.prefill_node,
         )
 
 

@@ -29,6 +29,15 @@ class StoreProcess:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
+    def __enter__(self) -> StoreProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Never outlive the test, whatever came of it."""
+        if not self._ended():
+            self._process.kill()
+            self._process.wait(60.0)
+
     def wait_for_more(self, count: int, timeout_s: float = 60.0) -> None:
         """Until it has handed over `count` further decisions."""
         wanted = len(self.handed) + count

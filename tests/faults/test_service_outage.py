@@ -35,6 +35,8 @@ from tests.integration.gateway_world import serving, until
 PER_S = 200.0
 NODES = 8
 LONG_S = float(os.environ.get("CONDUCTOR_OUTAGE_S", "600"))
+GIVE_UP_S = 600.0
+"""A busy machine is waited for, so that the figures are printed whatever they are."""
 MODEL = "m"
 
 
@@ -131,7 +133,7 @@ async def away(server, tmp_path, *, before_s: float, away_s: float) -> None:
         await asyncio.to_thread(server.start)
         back_s = time.monotonic()
         wanted = set(traffic.ids)
-        await until(lambda: not service.sink.counters().spooled, deadline_s=120.0)
+        await until(lambda: not service.sink.counters().spooled, deadline_s=GIVE_UP_S)
         took_s = time.monotonic() - back_s
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -157,6 +159,6 @@ async def test_decisions_go_on_without_the_database(server, tmp_path):
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(LONG_S * 2 + 300)
+@pytest.mark.timeout(LONG_S * 2 + 1_200)
 async def test_decisions_go_on_for_ten_minutes(server, tmp_path):
     await away(server, tmp_path, before_s=60.0, away_s=LONG_S)
