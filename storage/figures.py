@@ -66,6 +66,7 @@ class Figures:
         }
 
 
+_ROLLUP = select(*(rollups.c[n] for n in ("start_us", "node", "ttft", "tbt", "per_node", *SUMS)))
 Found = dict[tuple[int, str], Figures]
 """Figures by number of the bucket and node."""
 
@@ -99,21 +100,26 @@ def from_rollups(
 ) -> Found:
     """Figures of the roll-ups of one level that start in [lo, hi); `node` as in `from_rows`."""
     r = rollups.c
-    statement = select(rollups).where(r.level_s == level_s, r.start_us >= lo_us, r.start_us < hi_us)
+    statement = _ROLLUP.where(r.level_s == level_s, r.start_us >= lo_us, r.start_us < hi_us)
     if node is not None:
         statement = statement.where(r.node == node)
     found: Found = defaultdict(Figures)
-    for row in connection.execute(statement):
-        _add_rollup(found[row.start_us // step_us, row.node], row)
+    for start_us, owner, ttft, tbt, per_node, *sums in connection.execute(statement).all():
+        _add_rollup(found[start_us // step_us, owner], sums, ttft, tbt, per_node)
     return found
 
 
-def _add_rollup(figures: Figures, row: Any) -> None:
-    figures.add({name: value for name, value in zip(SUMS, row[3:], strict=False) if value})
-    figures.ttft += [histogram.unpacked(row.ttft)] if row.ttft else []
-    figures.tbt += [histogram.unpacked(row.tbt)] if row.tbt else []
-    if row.per_node:
-        for node, count in _decode_counts(row.per_node).items():
+def _add_rollup(
+    figures: Figures, sums: Sequence[int], ttft: bytes, tbt: bytes, per_node: str
+) -> None:
+    for name, value in zip(SUMS, sums, strict=True):
+        figures.sums[name] += value
+    if ttft:
+        figures.ttft.append(histogram.unpacked(ttft))
+    if tbt:
+        figures.tbt.append(histogram.unpacked(tbt))
+    if per_node:
+        for node, count in _decode_counts(per_node).items():
             figures.place(node, count)
 
 

@@ -23,6 +23,7 @@ _MICROS_MAX = (1 << 37) - 1
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
+Whole = npt.NDArray[np.int64] | npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
 
 def buckets(seconds: Floats) -> Counts:
@@ -49,8 +50,8 @@ _MIDDLES = middles()
 class Spread(NamedTuple):
     """A histogram: distinct buckets in order, and the count of each."""
 
-    buckets: Counts
-    counts: Counts
+    buckets: Whole
+    counts: Whole
 
 
 def grouped(groups: Counts, seconds: Floats) -> dict[int, Spread]:
@@ -100,7 +101,7 @@ def unpacked(data: bytes) -> Spread:
     size = (len(data) - 1) // (2 + width)
     found = np.frombuffer(data, "<u2", size, 1)
     counts = np.frombuffer(data, f"<u{width}", size, 1 + 2 * size)
-    return Spread(found.astype(np.int64), counts.astype(np.int64))
+    return Spread(found, counts)
 
 
 def quantiles(spread: Spread, points: Sequence[float]) -> list[float] | None:
