@@ -30,6 +30,8 @@ from storage.summary_models import LEVELS_S
 _TICK_S = 1.0
 _BEAT_S = 5.0
 _AHEAD_DAYS = 3
+_CATCH_UP = 3
+"""Slots that are done late, where whoever had the job was paused in the middle of one."""
 _ROLL_BUDGET_S = 3.0
 _CLEAN_FOR_S, _CLEAN_BUDGET_S = 900.0, 3.0
 """How long one retention slot may go on, in turns that leave room for the rest."""
@@ -100,7 +102,7 @@ class Maintenance:
     def _slot(self, job: str, period_s: float, work: Callable[[Connection, int], None]) -> bool:
         """Whether a slot of the job was ours now."""
         done: list[int | None] = []
-        self._try(lambda: done.append(self._slots.run_due(job, period_s, work)))
+        self._try(lambda: done.append(self._slots.run_due(job, period_s, work, catch_up=_CATCH_UP)))
         return any(slot is not None for slot in done)
 
     def _try(self, act: Callable[[], object]) -> None:
