@@ -27,6 +27,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from core.domain import EngineKind, EventEndpoints, LinkKind, NodeId, NodeSpec, Place, Role
 from core.errors import Invalid
+from core.oidc_settings import OidcSettings
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Positive = Annotated[float, Field(gt=0)]
@@ -259,6 +260,7 @@ class AuthSettings(_Part):
     trusted_proxies: tuple[str, ...] = Field(
         default=(), description="networks (CIDR) whose X-Forwarded-For is believed"
     )
+    oidc: OidcSettings = OidcSettings()
 
     @field_validator("admin_token")
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from dashboard import session
+from dashboard import oidc, session
 from dashboard.frame import frame
 from dashboard.live import follow_strip
 from dashboard.navigation import DEFAULT, Entry, present
@@ -22,9 +22,12 @@ page = st.navigation(
     {section: [_page(e) for e in entries] for section, entries in present().items()},
     position="top",
 )
+oidc.step(session.service_url())
 if session.must_sign_in():
     ask_to_sign_in()
 else:
+    if why := oidc.problem():
+        st.error(why)
     frame()
     page.run()
     follow_strip()

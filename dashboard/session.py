@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import streamlit as st
 
 from core import wire
+from dashboard import oidc
 from dashboard.api.client import AdminClient, Refused, ServiceError
 from dashboard.api.feed import Feed, Look
 from dashboard.launch import DEFAULT_URL, HISTORY_VARIABLE, URL_VARIABLE
@@ -47,7 +48,7 @@ def environment() -> str:
 def token() -> str:
     """Token of who is signed in at this browser; empty for nobody."""
     found = st.context.cookies.get(COOKIE)
-    return found if isinstance(found, str) else ""
+    return found if isinstance(found, str) and found else oidc.token(service_url())
 
 
 @st.cache_resource(show_spinner=False, max_entries=READERS_MAX)

@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from core import wire
+from dashboard import oidc
 from dashboard.api.client import AdminClient, Refused, ServiceError
 from dashboard.session import COOKIE, service_url
 
@@ -48,7 +49,7 @@ hr {{ margin: 1.5rem 0 }}
 <form method="post"><label>User <input name="user" autocomplete="username"></label>
 <label>Password <input name="password" type="password" autocomplete="current-password"></label>
 <button>Sign in</button></form>
-<hr><form method="post"><label>or a token <input name="token" type="password"></label>
+{elsewhere}<hr><form method="post"><label>or a token <input name="token" type="password"></label>
 <button>Use the token</button></form>
 </html>"""
 
@@ -96,7 +97,9 @@ async def _with_password(request: Request, user: str, password: str) -> Response
 async def _sign_out(request: Request) -> Response:
     """End the session at the service, forget the cookie, and go back."""
     token = request.cookies.get(COOKIE, "")
-    answer = RedirectResponse("/", 303, headers=_HEADERS)
+    elsewhere = any(name.startswith(oidc.COOKIE) for name in request.cookies)
+    there = f"/?{oidc.STEP}={oidc.END}" if elsewhere else "/"
+    answer = RedirectResponse(there, 303, headers=_HEADERS)
     if token:
         await run_in_threadpool(_log_out, token)
         answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
@@ -145,7 +148,12 @@ def _welcome(request: Request, token: str) -> Response:
 
 
 def _page(error: str = "", status: int = 200) -> Response:
-    return HTMLResponse(_PAGE.format(error=html.escape(error)), status, headers=_HEADERS)
+    name, elsewhere = oidc.offered(), ""
+    if name:
+        there = f"/?{oidc.STEP}={oidc.BEGIN}"
+        elsewhere = f'<p><a href="{there}">Sign in with {html.escape(name)}</a></p>'
+    text = _PAGE.format(error=html.escape(error), elsewhere=elsewhere)
+    return HTMLResponse(text, status, headers=_HEADERS)
 
 
 async def _form(request: Request) -> dict[str, str] | None:

@@ -6,6 +6,7 @@ from html import escape
 
 import streamlit as st
 
+from dashboard import oidc
 from dashboard.session import User
 
 
@@ -19,4 +20,6 @@ def who_markup(user: User) -> str:
 def ask_to_sign_in() -> None:
     """In place of the pages, where the service shows nothing without a sign-in."""
     st.title("Conductor")
+    if why := oidc.problem():
+        st.error(why)
     st.html('<p><a href="/sign-in" target="_self">Sign in</a> to see this fleet.</p>')

@@ -60,7 +60,7 @@ def token(connection: Connection, id: str) -> TokenRecord:
     if row is None:
         raise NotFound(f"there is no token {id!r}", field="token")
     found = _token(row)
-    if found.kind != SESSION:
+    if found.kind != SESSION or not found.owner:
         return found
     try:
         owner = user(connection, found.owner)

@@ -52,16 +52,25 @@ def _self_routes(router: APIRouter, service: Service) -> None:
     async def login(asked: wire.SignIn) -> wire.SignedIn:
         """Begin a session; 429 after five wrong passwords in five minutes."""
         token, session = await service.authority.sign_in(asked.user, asked.password)
-        assert session.expires_at is not None
-        return wire.SignedIn(
-            token=token, name=session.name, role=session.role, expires_at=session.expires_at
-        )
+        return _signed_in(token, session)
+
+    @router.post("/login/oidc", status_code=201, openapi_extra=OPEN)
+    async def login_elsewhere(asked: wire.SignInElsewhere) -> wire.SignedIn:
+        """Begin a session of somebody whom the identity provider vouches for: its ID token."""
+        return _signed_in(*await service.authority.sign_in_elsewhere(asked.id_token))
 
     @router.post("/logout", openapi_extra=LEAST_VIEWER)
     async def logout() -> wire.Done:
         """End the session whose token was sent; other tokens stay good."""
         await service.authority.sign_out()
         return wire.Done(message="signed out")
+
+
+def _signed_in(token: str, session: TokenRecord) -> wire.SignedIn:
+    assert session.expires_at is not None
+    return wire.SignedIn(
+        token=token, name=session.name, role=session.role, expires_at=session.expires_at
+    )
 
 
 def _user_routes(router: APIRouter, service: Service) -> None:

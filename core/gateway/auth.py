@@ -31,7 +31,7 @@ NOBODY = "none"
 LEAST_ADMIN = {ROLE_KEY: AccessRole.ADMIN.value}
 LEAST_VIEWER = {ROLE_KEY: AccessRole.VIEWER.value}
 OPEN = {ROLE_KEY: NOBODY}
-"""For the one route that hands out credentials."""
+"""For the routes that hand out credentials."""
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from core.clock import Clock, SystemClock
-from core.errors import Forbidden, StoreError, Unauthorized
+from core.errors import Forbidden, NotFound, StoreError, Unauthorized
 from core.identity.credentials import CredentialKind, matches, parse
 from core.identity.identities import Identities
 from core.identity.memory import Memory
+from core.identity.oidc import Provider
 from core.identity.peers import Network, is_local_name, is_loopback, origin
 from core.identity.principal import ACTING, AccessRole, Kind, Principal
 from core.identity.throttle import Throttle
@@ -44,7 +45,8 @@ class Authority:
     """Knows who shows which credential.
 
     admin_digest: digest of an administrator's token that is given from outside. store: where
-    tokens and users are kept; None knows no others.
+    tokens and users are kept; None knows no others. provider: vouches for people who sign in
+    elsewhere.
     """
 
     def __init__(
@@ -54,8 +56,9 @@ class Authority:
         admin_digest: str = "",
         store: IdentityStore | None = None,
         clock: Clock | None = None,
+        provider: Provider | None = None,
     ) -> None:
-        self.rules = rules or AuthRules()
+        self.rules, self._provider = rules or AuthRules(), provider
         self._admin_digest = admin_digest
         self._clock = clock or SystemClock()
         self._store = store
@@ -122,11 +125,13 @@ class Authority:
         if found is None or not good or not matches(shown, found.digest):
             self._bad.failed(where, now)
             raise Unauthorized(_NOT_GOOD)
-        session = credential.kind is CredentialKind.SESSION
+        kind = Kind.TOKEN
+        if credential.kind is CredentialKind.SESSION:
+            kind = Kind.SESSION if found.owner else Kind.CONSOLE
         return Principal(
             name=found.name,
             role=AccessRole(found.role),
-            kind=Kind.SESSION if session else Kind.TOKEN,
+            kind=kind,
             credential=found.id,
             peer=where,
         )
@@ -155,10 +160,28 @@ class Authority:
         self._wrong.forgive(f"{peer} {user}")
         return made.text, session
 
+    async def sign_in_elsewhere(self, id_token: str) -> tuple[str, TokenRecord]:
+        """(token, session) of whom the provider vouches for. NotFound where there is none;
+        errors as `Provider.person`'s, and Overloaded after too many bad tokens."""
+        if self._provider is None:
+            raise NotFound("no identity provider is set up (auth.oidc)", field="id_token")
+        peer, now = ACTING.get().peer, self._clock.now()
+        self._wrong_here.check(peer, now)
+        try:
+            person = await self._provider.person(id_token)
+        except Unauthorized:
+            self._wrong_here.failed(peer, now)
+            raise
+        life = self._provider.rules.session_life
+        made, session = await asyncio.to_thread(
+            self.identities.begin_session, person.name, person.role, life=life, peer=peer
+        )
+        return made.text, session
+
     async def sign_out(self) -> None:
         """End the session of who is acting; a token is left as it is."""
         who = ACTING.get()
-        if who.kind is Kind.SESSION:
+        if who.kind in (Kind.SESSION, Kind.CONSOLE):
             await asyncio.to_thread(self.identities.revoke_token, who.credential)
             self.forget()
 

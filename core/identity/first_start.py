@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -19,8 +20,10 @@ from core.identity import admin_file
 from core.identity.authority import Authority, AuthRules
 from core.identity.credentials import digest
 from core.identity.identities import Identities
+from core.identity.oidc import OidcRules, Provider, check_address
 from core.identity.peers import is_loopback
 from core.identity.principal import AccessRole
+from core.oidc_settings import OidcSettings
 from core.ports import IdentityStore
 from core.settings import AuthSettings, ServerAddress
 
@@ -51,7 +54,25 @@ def make_authority(
         admin_digest="" if given is None else digest(given.get_secret_value()),
         store=store,
         clock=clock,
+        provider=make_provider(s.oidc, clock),
     )
+
+
+def make_provider(s: OidcSettings, clock: Clock) -> Provider | None:
+    """The identity provider of the settings, if there is one; Invalid where it cannot be."""
+    if not s.issuer:
+        return None
+    check_address(s.issuer)
+    rules = OidcRules(
+        issuer=s.issuer,
+        client_id=s.client_id,
+        name_claim=s.name_claim,
+        role_claim=s.role_claim,
+        roles={value: AccessRole(role) for value, role in s.roles.items()},
+        default_role=None if s.default_role == "none" else AccessRole(s.default_role),
+        session_life=timedelta(hours=s.session_hours),
+    )
+    return Provider(rules, clock)
 
 
 class FirstStart:

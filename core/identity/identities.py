@@ -99,19 +99,29 @@ class Identities:
         good = passwords.verified(password, None if user is None else user.password_hash)
         if user is None or not good or user.disabled:
             raise Unauthorized("the user's name or password is wrong")
+        role = AccessRole(user.role)
+        return self.begin_session(name, role, life=SESSION_LIFE, peer=peer, owner=name)
+
+    def begin_session(
+        self, name: str, role: AccessRole, *, life: timedelta, peer: str, owner: str = ""
+    ) -> tuple[Credential, TokenRecord]:
+        """A session of somebody who has shown who it is. owner: the local user, whose role and
+        fate it shares; none for a person whom an identity provider vouches for."""
+        _check_name(name, "user")
         at, made = self._clock.wall(), mint(CredentialKind.SESSION)
         session = TokenRecord(
             id=made.id,
             kind=made.kind.value,
             name=name,
-            role=user.role,
-            owner=name,
+            role=role.value,
+            owner=owner,
             digest=made.digest,
             created_at=at,
             created_by=name,
-            expires_at=at + SESSION_LIFE,
+            expires_at=at + life,
         )
-        who = Principal(name=name, role=AccessRole(user.role), kind=Kind.SESSION, peer=peer)
+        kind = Kind.SESSION if owner else Kind.CONSOLE
+        who = Principal(name=name, role=role, kind=kind, peer=peer)
         draft = entry("session.begun", at, target=made.id, who=who)
         self._store.commit_identity(IdentityChange(tokens=(session,)), draft)
         return made, session

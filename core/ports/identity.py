@@ -35,7 +35,8 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     """Of a session: the user's role now."""
     owner: str = ""
-    """The user of a session; empty for a token."""
+    """The user of a session; empty for a token, and for a session of somebody whom an identity
+    provider vouches for."""
     digest: str
     created_at: datetime
     created_by: str

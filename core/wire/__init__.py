@@ -65,6 +65,7 @@ POST     /migrations/{id}/cancel         MigrationCancel -> MigrationView
 GET      /cache/hot                      query: limit, node -> HotPrefixes
 GET      /whoami                         -> WhoAmI
 POST     /login, /logout                 SignIn -> SignedIn (201; 401, 429), -> Done
+POST     /login/oidc                     SignInElsewhere -> SignedIn (201; 401, 403, 404, 429)
 GET      /users                          -> UserList (admin, as all that follows)
 POST     /users                          UserAsk -> UserView (201; 409, 422 field)
 PATCH    /users/{name}                   UserChange -> UserView
@@ -182,6 +183,7 @@ from core.wire.identity import (
     NewToken,
     SignedIn,
     SignIn,
+    SignInElsewhere,
     TokenAsk,
     TokenList,
     TokenView,
@@ -390,6 +392,7 @@ __all__ = [
     "Shares",
     "SideView",
     "SignIn",
+    "SignInElsewhere",
     "SignalView",
     "SignedIn",
     "SpoolView",

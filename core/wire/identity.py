@@ -29,6 +29,12 @@ class SignIn(Ask):
     password: str = Field(min_length=1, max_length=256, repr=False)
 
 
+class SignInElsewhere(Ask):
+    """POST /login/oidc: the ID token that an identity provider gave the console."""
+
+    id_token: str = Field(min_length=1, max_length=16_384, repr=False)
+
+
 class SignedIn(Answer):
     """A session has begun; the token is shown this once."""
 

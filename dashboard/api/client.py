@@ -70,6 +70,11 @@ class AdminClient:
         asked = wire.SignIn(user=user, password=password)
         return self.call("POST", "/login", wire.SignedIn, body=asked, timeout_s=15.0)
 
+    def log_in_elsewhere(self, id_token: str, *, timeout_s: float) -> wire.SignedIn:
+        """Begin a session of whom an identity provider vouches for; Refused where it is nobody."""
+        asked = wire.SignInElsewhere(id_token=id_token)
+        return self.call("POST", "/login/oidc", wire.SignedIn, body=asked, timeout_s=timeout_s)
+
     def log_out(self) -> wire.Done:
         """End the session whose token this client carries."""
         return self.call("POST", "/logout", wire.Done)

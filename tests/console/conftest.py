@@ -8,16 +8,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from oidc_provider import OidcProvider
 from playwright.sync_api import Browser, sync_playwright
 from stack import Stack
 from watching import ARGS, Watched, watch
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def provider() -> Iterator[OidcProvider]:
+    """An identity provider that the stack believes."""
+    with OidcProvider() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory, provider: OidcProvider) -> Iterator[Stack]:
     """Three engines under a little traffic, and a console."""
     folder = tmp_path_factory.mktemp("stack")
-    with Stack(folder, roles=("prefill", "decode", "both")) as running:
+    with Stack(folder, roles=("prefill", "decode", "both"), provider=provider) as running:
         running.send(12)
         yield running
 

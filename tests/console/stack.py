@@ -12,12 +12,21 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
+from oidc_provider import CLIENT, OidcProvider
 
 from core.launcher import Child, Processes, answers, wait_until
 from dashboard.launch import streamlit_command
 
 MODEL = "demo"
 START_S = 90.0
+_SECRETS = """[auth]
+redirect_uri = "{console}/oauth2callback"
+cookie_secret = "a secret for the tests of signing in"
+client_id = "{client}"
+client_secret = "none"
+server_metadata_url = "{issuer}/.well-known/openid-configuration"
+expose_tokens = ["id"]
+"""
 
 
 def free_port() -> int:
@@ -30,8 +39,15 @@ class Stack:
     """Engines with the given roles, a service that knows them, and a console on it."""
 
     def __init__(
-        self, folder: Path, *, roles: Sequence[str] = (), console: bool = True, speed: float = 2.0
+        self,
+        folder: Path,
+        *,
+        roles: Sequence[str] = (),
+        console: bool = True,
+        speed: float = 2.0,
+        provider: OidcProvider | None = None,
     ) -> None:
+        self._provider = provider
         self._folder = folder
         self._roles = roles
         self._console = console
@@ -133,7 +149,7 @@ class Stack:
 
     def _write_settings(self, nodes: list[dict[str, Any]]) -> None:
         host, _, port = self.url.removeprefix("http://").partition(":")
-        settings = {
+        settings: dict[str, Any] = {
             "server": {"host": host, "port": int(port)},
             "history": {"port": int(self.history_url.rpartition(":")[2])},
             "state_dir": str(self._folder),
@@ -141,11 +157,20 @@ class Stack:
             "auth": {"anonymous_role": "admin"},
             "nodes": nodes,
         }
+        if self._provider is not None:
+            oidc = {"issuer": self._provider.issuer, "client_id": CLIENT}
+            settings["auth"]["oidc"] = {**oidc, "roles": {"sre": "operator"}}
         (self._folder / "settings.json").write_text(json.dumps(settings))
 
     def _start_console(self) -> None:
         host, _, port = self.console_url.removeprefix("http://").partition(":")
         argv, env = streamlit_command(host=host, port=int(port), api_url=self.url)
+        if self._provider is not None:
+            secrets = self._folder / "secrets.toml"
+            secrets.write_text(_SECRETS.format(
+                console=self.console_url, client=CLIENT, issuer=self._provider.issuer
+            ))  # fmt: skip
+            argv += ["--secrets.files", str(secrets)]
         child = self._processes.start("console", argv, env=env)
         health = f"{self.console_url}/_stcore/health"
         wait_until(lambda: answers(health), child, timeout_s=START_S, what="health")

@@ -6,6 +6,7 @@ import re
 import signal
 
 import pytest
+from oidc_provider import OidcProvider
 from playwright.sync_api import Locator, Page, expect
 from stack import Stack
 from watching import Watched, plots
@@ -151,4 +152,26 @@ def test_a_dead_node_is_seen_and_named(plain: Watched, stack: Stack) -> None:
     finally:
         decode.send_signal(signal.SIGCONT)
     expect(page.get_by_text("dead: decode-2")).to_have_count(0)
+    plain.check()
+
+
+def test_a_person_signs_in_through_the_provider(
+    plain: Watched, stack: Stack, provider: OidcProvider
+) -> None:
+    """Refused without a role; with one, known by name on every load until the way out."""
+    page = plain.page
+    page.goto(f"{stack.console_url}/sign-in")
+    page.get_by_text("Sign in with your organisation").click()
+    expect(page.get_by_text("ada@example.org has no role here")).to_be_visible()
+    provider.claims |= {"groups": ["sre"]}
+    page.goto(f"{stack.console_url}/sign-in")
+    page.get_by_text("Sign in with your organisation").click()
+    expect(page.get_by_text("ada@example.org · operator")).to_be_visible()
+    page.reload()
+    expect(page.get_by_text("ada@example.org · operator")).to_be_visible()
+    session = stack.get("/tokens")["tokens"][0]
+    assert (session["name"], session["role"]) == ("ada@example.org", "operator")
+    page.get_by_text("Sign out").click()
+    expect(page.get_by_text("Sign in", exact=True)).to_be_visible()
+    assert session["id"] not in [running["id"] for running in stack.get("/tokens")["tokens"]]
     plain.check()

@@ -19,7 +19,7 @@ from core.identity.principal import AccessRole
 from storage.store import open_storage
 
 RANK = {NOBODY: -1, "viewer": 0, "operator": 1, "admin": 2}
-READING = ("login", "logout", "lookup", "what-if")
+READING = ("login", "oidc", "logout", "lookup", "what-if")
 """Last parts of POST routes that change nothing, or only the caller's own session."""
 ADMIN_ONLY = re.compile(r"/admin/v1/(users|tokens|keys|audit)")
 
