@@ -194,8 +194,10 @@ class Writer:
             self._dropped += 1
             return
         self._queue.append(_Item(self._clock.now(), table, render, args))
-        self._queued.set()
-        if len(self._queue) >= self._batch_max:
+        # Setting what is set costs more than all the rest; who clears it looks at the queue next.
+        if not self._queued.is_set():
+            self._queued.set()
+        if len(self._queue) >= self._batch_max and not self._full.is_set():
             self._full.set()
 
     def _event_row(
