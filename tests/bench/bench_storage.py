@@ -279,12 +279,12 @@ def questions(kind: str, url: str, rows: int = ROWS) -> None:
         f"{kind}: pages of 100 over {rows:,} decisions, ms p50 / p95; deep: from all over the range"
     )
     for name, filters in pages.items():
-        shallow = [partial(store.decisions, DecisionQuery(**filters))] * 20
+        shallow = [partial(store.decisions, DecisionQuery(**filters), whole=False)] * 20
         deep = [
             DecisionQuery(end=storage_rows.T0 + (last - storage_rows.T0) * (k / 21), **filters)
             for k in range(1, 21)
         ]
-        far = [partial(store.decisions, query) for query in deep]
+        far = [partial(store.decisions, query, whole=False) for query in deep]
         print(f"    {name:28} {spread(shallow)}   deep {spread(far)}")
     hour = timedelta(hours=1)
     asked: dict[str, Callable[[], object]] = {
