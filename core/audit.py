@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from core.audit_json import (
@@ -33,6 +34,7 @@ from core.domain import (
     Telemetry,
 )
 from core.fleet.transition import TransitionEvent
+from core.kept_prompts import prompt_text, redacted
 from core.ports import DecisionRecord, OutcomeRecord, RecordSink
 from core.tunables import Slo
 
@@ -157,8 +159,14 @@ class Recorder:
     """
 
     def __init__(
-        self, sink: RecordSink, *, capacity: int = 65_536, slo: Callable[[], Slo] = Slo
+        self,
+        sink: RecordSink,
+        *,
+        capacity: int = 65_536,
+        slo: Callable[[], Slo] = Slo,
+        prompt_chars_max: int = 0,
     ) -> None:
+        self._prompt_chars_max = prompt_chars_max
         self._sink = sink
         self._capacity = capacity
         self._slo = slo
@@ -183,6 +191,13 @@ class Recorder:
     def outcome(self, opened: OpenDecision, outcome: Outcome, finished_at: datetime) -> None:
         """Record how a placed request ended; exactly once a decision."""
         self._put(self._send_outcome, opened, outcome, finished_at)
+
+    def prompt(self, decision_id: str, body: Mapping[str, Any] | None, at: datetime) -> None:
+        """Record a request's prompt as it may be kept; nothing where prompts are not kept."""
+        chars_max = self._prompt_chars_max
+        if chars_max and body is not None:
+            text = prompt_text(body, chars_max)
+            self._put(self._sink.put_prompt, decision_id, at, partial(redacted, text, chars_max))
 
     def telemetry(self, node: NodeId, at: datetime, reading: Telemetry) -> None:
         """Record one reading of a node's gauges."""

@@ -130,6 +130,7 @@ def doctor(config: Config = None, json: Json = False) -> None:
 def explain(
     decision: Annotated[str, typer.Argument(help="Decision id, or a unique start of it.")],
     config: Config = None,
+    prompt: Annotated[bool, typer.Option(help="The kept prompt too.")] = False,
     json: Json = False,
 ) -> None:
     """Print why a request went where it went: candidates, terms, constraints, what happened."""
@@ -139,9 +140,15 @@ def explain(
     store = Store(load_settings(config).database)
     try:
         stored = store.decision(decision)
+        text = store.prompt(stored.decision.id).text if prompt else ""
     finally:
         store.close()
-    typer.echo(explain_json(stored) if json else explain_text(stored))
+    told = explain_json(stored) if json else explain_text(stored)
+    if prompt and json:
+        told = jsonlib.dumps({**jsonlib.loads(told), "prompt": text})
+    elif prompt:
+        told += f"\nprompt (redacted)\n{text}"
+    typer.echo(told)
 
 
 @app.command()

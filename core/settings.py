@@ -286,6 +286,13 @@ class RecordSettings(_Part):
     rollups_days: Positive = Field(
         default=400.0, description="days; roll-ups of five minutes and an hour, events"
     )
+    keep_prompts: bool = Field(
+        default=False, description="keep redacted prompt text beside decisions, for admins"
+    )
+    prompt_days: Positive = Field(default=3.0, description="days; prompt text, where it is kept")
+    prompt_chars_max: int = Field(
+        default=8_192, ge=1, le=1 << 17, description="characters kept of one prompt"
+    )
     delete_share_max: float = Field(
         default=0.2, gt=0, le=1, description="a clean-up that would delete more of a table refuses"
     )

@@ -61,7 +61,7 @@ async def running_service(
     conductor = Conductor(tunables=tunables, rng=rng, new_id=timed_ids(clock, rng))
     changes = Relay()
     with open_records(settings, on_change=changes.tell) as storage:
-        recorder = Recorder(storage.sink, slo=lambda: conductor.tunables.slo)
+        recorder = make_recorder(settings, storage, conductor)
         authority, first = await who_may(settings, storage, clock)
         guard = AddressGuard(networks(settings.registration.allowed_networks))
         supervisor = FleetSupervisor(
@@ -201,6 +201,13 @@ def make_prompts(settings: Settings) -> Prompts:
     return Prompts(found)
 
 
+def make_recorder(settings: Settings, storage: Storage, conductor: Conductor) -> Recorder:
+    """Carries records to the store, prompts too where they are kept."""
+    kept = settings.records
+    chars = kept.prompt_chars_max if kept.keep_prompts else 0
+    return Recorder(storage.sink, slo=lambda: conductor.tunables.slo, prompt_chars_max=chars)
+
+
 def open_records(
     settings: Settings, *, on_change: Callable[[frozenset[str]], None] | None = None
 ) -> Storage:
@@ -212,6 +219,7 @@ def open_records(
     rules = Rules(
         decisions_days=records.decisions_days,
         rollups_days=records.rollups_days,
+        prompts_days=records.prompt_days,
         share_max=records.delete_share_max,
     )
     return open_storage(

@@ -216,6 +216,17 @@ standings = Table(
 )
 """What operators last said of a node (its id) or of the whole fleet (a name with a slash)."""
 
+prompts = Table(
+    "prompts",
+    metadata,
+    Column("decision_id", key_text(), nullable=False),
+    _required("at_us", BigInteger),
+    _required("text", Text),
+    PrimaryKeyConstraint("decision_id"),
+)
+"""Redacted prompt text, where keeping it is switched on (`records.keep_prompts`)."""
+Index(None, prompts.c.at_us)
+
 node_telemetry = Table(
     "node_telemetry",
     metadata,

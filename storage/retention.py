@@ -20,7 +20,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from storage import partitions
 from storage.database import now_us
 from storage.fleet_models import slots
-from storage.models import decisions, events, node_telemetry, outcomes
+from storage.models import decisions, events, node_telemetry, outcomes, prompts
 from storage.replicas import forget
 from storage.rollups import horizon_name
 from storage.summary_models import LEVELS_S, facets, horizons, rollups, summary_marks
@@ -40,6 +40,8 @@ class Rules:
     """Decisions, outcomes, readings, facets, and the ten-second roll-ups."""
     rollups_days: float = 400.0
     """Roll-ups of five minutes and an hour, and events."""
+    prompts_days: float = 3.0
+    """Prompt text; it goes whatever share of it is too old."""
     share_max: float = 0.2
     batch_target_s: float = 0.05
 
@@ -62,6 +64,8 @@ class _Kind:
     time: ColumnElement[int]
     days: float
     only: ColumnElement[bool]
+    always: bool = False
+    """Whether rows go however many they are."""
 
 
 class Retention:
@@ -112,7 +116,7 @@ class Retention:
     def _refusal(
         self, connection: Connection, kind: _Kind, cut_us: int, old: int, every: int, force: bool
     ) -> str:
-        if old > self._rules.share_max * every and not force:
+        if old > self._rules.share_max * every and not (force or kind.always):
             return (
                 f"{old:,} of {every:,} rows are older than {kind.days:g} days, more than"
                 f" {self._rules.share_max:.0%}: check the clock and the settings, then force it"
@@ -177,6 +181,7 @@ def _kinds(rules: Rules) -> list[_Kind]:
         _Kind("node_telemetry", node_telemetry, node_telemetry.c.at_us, short, true()),
         _Kind("facets", facets, facets.c.start_us, short, true()),
         *levels,
+        _Kind("prompts", prompts, prompts.c.at_us, rules.prompts_days, true(), always=True),
         _Kind("events", events, events.c.at_us, long, true()),
         _Kind("slots", slots, slots.c.at_us, _SLOTS_DAYS, true()),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -42,6 +42,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "node_telemetry": ("at_us", "node", *_READING),
     "events": ("id", "at_us", "kind", "node", "data"),
     "standings": ("name", "data", "updated_us"),
+    "prompts": ("decision_id", "at_us", "text"),
 }
 """Tables the sink fills, in the order they are filled, and the order of their rows' values."""
 TIME_AT = {"decisions": 1, "outcomes": 1}
@@ -88,6 +89,11 @@ def node_values(spec: NodeSpec, state: str, at: datetime) -> Values:
 def standing_values(name: str, data: Mapping[str, Any], at: datetime) -> Values:
     """The `standings` row of what was last said at `at`; TypeError where it is not JSON."""
     return (name, _json(data), to_micros(at))
+
+
+def prompt_values(decision_id: str, at: datetime, render: Callable[[], str]) -> Values:
+    """The `prompts` row of a decision; `render` makes the text as it may be kept."""
+    return (decision_id, to_micros(at), render())
 
 
 def mended(values: Values) -> Values:

@@ -17,6 +17,7 @@ from core.ports import (
     Cursor,
     DecisionQuery,
     EventRecord,
+    KeptPrompt,
     NodeShare,
     NodeWord,
     Page,
@@ -38,6 +39,7 @@ from storage import (
     audit_log,
     download,
     migrate,
+    prompts,
     replicas,
     revisions,
     standings,
@@ -94,6 +96,11 @@ class Store(IdentityReads):
         """By whole id or a prefix of it that is unique; NotFound, or BadRequest when it is not."""
         with self._reading() as connection:
             return decision_reads.by_id(connection, id)
+
+    def prompt(self, id: str) -> KeptPrompt:
+        """What is kept of a decision's prompt, by its whole id; NotFound where nothing is."""
+        with self._reading() as connection:
+            return prompts.of_decision(connection, id)
 
     def by_request(self, request_id: str) -> Sequence[StoredDecision]:
         """All decisions of one request, oldest first; empty when there is none."""

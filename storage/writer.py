@@ -36,6 +36,8 @@ from storage.types import to_micros
 _KEEP_EVERY_S = 0.2
 _SYNC_EVERY_S = 1.0
 _PAUSE_MIN_S = 0.1
+_PROMPT_ROOM = 20
+"""A queue that is full to one part in so many takes no prompts any more."""
 _SPOOLED_BATCHES = 3
 """Batches from the spool are so many times larger: nobody waits for company there."""
 
@@ -141,6 +143,13 @@ class Writer:
     def put_standing(self, name: str, data: Mapping[str, Any], at: datetime) -> None:
         """Keep what operators last said of `name`; `data` must be JSON-serialisable."""
         self._put("standings", rows.standing_values, name, data, at)
+
+    def put_prompt(self, decision_id: str, at: datetime, render: Callable[[], str]) -> None:
+        """Keep a prompt; dropped where few others fit beside them, for they are large."""
+        if len(self._queue) * _PROMPT_ROOM >= self._capacity:
+            self._dropped += 1
+            return
+        self._put("prompts", rows.prompt_values, decision_id, at, render)
 
     def counters(self) -> SinkCounters:
         """Figures for metrics and the console."""

@@ -7,13 +7,15 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from core import wire
 from core.errors import BadRequest, Overloaded, StoreError
 from core.gateway import stored
+from core.gateway.audited import audited
+from core.gateway.auth import LEAST_ADMIN
 from core.ports import RecordStore, ReplicaRecord, SinkCounters, StoreStatus, StoreUpkeep
 
 if TYPE_CHECKING:
@@ -37,6 +39,14 @@ def record_routes(service: Service) -> APIRouter:
     async def replicas() -> wire.ReplicaList:
         found = await asyncio.to_thread(required(service).replicas)
         return wire.ReplicaList(replicas=[_replica(r) for r in found])
+
+    @router.get("/decisions/{id}/prompt", openapi_extra=LEAST_ADMIN)
+    async def prompt(id: Annotated[str, Path(max_length=64)]) -> wire.PromptView:
+        """The redacted prompt of a decision, by its whole id; who reads it is in the audit."""
+        store = required(service)
+        found = await asyncio.to_thread(store.prompt, id)
+        async with audited(service, "prompt.read", target=id):
+            return wire.PromptView(decision_id=id, at=found.at, text=found.text)
 
     @router.get("/decisions/export", response_class=StreamingResponse)
     async def export(asked: Annotated[wire.ExportQuery, Query()]) -> StreamingResponse:

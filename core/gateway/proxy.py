@@ -134,6 +134,8 @@ async def serve(
             decided = await service.waiting.decide(intake, flight, arrived_s=arrived_s)
         else:
             decided = _decide(service, intake, tried, plain=plain)
+        if service.recorder is not None:
+            service.recorder.prompt(decided.id, intake.body, service.clock.wall())
         if isinstance(decided, Rejection):
             if last is None:
                 await _reject(exchange, decided)

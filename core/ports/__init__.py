@@ -38,6 +38,7 @@ from core.ports.identity import (
 from core.ports.records import (
     DecisionRecord,
     EventRecord,
+    KeptPrompt,
     NodeWord,
     OutcomeRecord,
     RevisionRecord,
@@ -67,6 +68,7 @@ __all__ = [
     "EventRecord",
     "IdentityChange",
     "IdentityStore",
+    "KeptPrompt",
     "KeyRecord",
     "NodeShare",
     "NodeWord",

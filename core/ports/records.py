@@ -105,6 +105,14 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any] = {}
 
 
+class KeptPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """The redacted prompt of a decision."""
+
+    decision_id: str
+    at: datetime
+    text: str
+
+
 class RevisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One change of the live configuration, made from revision `base`."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -66,6 +66,10 @@ class RecordSink(Protocol):
 
     def put_standing(self, name: str, data: Mapping[str, Any], at: datetime) -> None:
         """Keep what operators last said of `name`; `data` must be JSON-serialisable."""
+        ...
+
+    def put_prompt(self, decision_id: str, at: datetime, render: Callable[[], str]) -> None:
+        """Keep a decision's prompt; `render`, called from another thread, gives its text."""
         ...
 
     def counters(self) -> SinkCounters:

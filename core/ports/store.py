@@ -23,7 +23,7 @@ from core.ports.answers import (
     Timings,
 )
 from core.ports.identity import AuditDraft, IdentityStore
-from core.ports.records import EventRecord, NodeWord, RevisionRecord, ScheduledRecord
+from core.ports.records import EventRecord, KeptPrompt, NodeWord, RevisionRecord, ScheduledRecord
 
 
 class ControlStore(Protocol):
@@ -75,6 +75,10 @@ class RecordStore(ControlStore, IdentityStore, Protocol):
 
     def decision(self, id: str) -> StoredDecision:
         """By whole id or a prefix of it that is unique; NotFound, or BadRequest when it is not."""
+        ...
+
+    def prompt(self, id: str) -> KeptPrompt:
+        """What is kept of a decision's prompt, by its whole id; NotFound where nothing is."""
         ...
 
     def by_request(self, request_id: str) -> Sequence[StoredDecision]:

@@ -20,6 +20,7 @@ GET      /breaker                        the global breaker -> BreakerView
 POST     /breaker                        BreakerAction -> BreakerView
 GET      /decisions                      query: see DecisionQuery -> DecisionPage
 GET      /decisions/export               query: see ExportQuery -> a CSV or Parquet file
+GET      /decisions/{id}/prompt          -> PromptView (admin; entered in the audit)
 GET      /decisions/{id}                 id, unique prefix of one, or request id -> DecisionDetail
 POST     /decisions/{id}/what-if         WhatIfAsk -> WhatIfView
 GET      /history                        query: kind, node, since, until, limit -> EventHistory
@@ -146,6 +147,7 @@ from core.wire.decisions import (
     DecisionQuery,
     DecisionRow,
     OutcomeView,
+    PromptView,
     SelectionView,
 )
 from core.wire.evidence import (
@@ -365,6 +367,7 @@ __all__ = [
     "PreviewAsk",
     "PreviewFigures",
     "PreviewView",
+    "PromptView",
     "Quantiles",
     "QueueGroup",
     "QueueView",

@@ -137,3 +137,11 @@ class DecisionDetail(Answer):
     explanation: str
     """The same as plain text, as `conductor explain` prints it."""
     notes: list[str] = []
+
+
+class PromptView(Answer):
+    """GET /decisions/{id}/prompt: what is kept of it, redacted."""
+
+    decision_id: str
+    at: datetime
+    text: str

@@ -79,6 +79,9 @@ class MemorySink:
     def put_standing(self, name, data, at) -> None:
         self.standings[name] = dict(data)
 
+    def put_prompt(self, decision_id, at, render) -> None:
+        pass
+
     def counters(self) -> SinkCounters:
         written = len(self.decisions) + len(self.outcomes)
         return SinkCounters(queued=0, written=written, dropped=0, failures=0)

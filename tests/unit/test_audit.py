@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -315,6 +315,9 @@ class ListSink:
 
     def put_standing(self, name: str, data: Mapping[str, Any], at: datetime) -> None:
         self.rows.append(("standing", name, dict(data)))
+
+    def put_prompt(self, decision_id: str, at: datetime, render: Callable[[], str]) -> None:
+        self.rows.append(("prompt", decision_id, render()))
 
     def counters(self) -> SinkCounters:
         return SinkCounters(queued=0, written=len(self.rows), dropped=0, failures=0)
