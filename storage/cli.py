@@ -108,6 +108,7 @@ def vacuum(
     rules = retention.Rules(
         decisions_days=kept.decisions_days if decisions_days is None else decisions_days,
         rollups_days=kept.rollups_days if rollups_days is None else rollups_days,
+        prompts_days=kept.prompt_days,
         share_max=kept.delete_share_max,
     )
     with failures_told(), _writing(url) as engine:
