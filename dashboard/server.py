@@ -14,6 +14,7 @@ from starlette.responses import FileResponse
 from starlette.routing import Route
 
 from dashboard import sign_in
+from dashboard.lighter import remember_theme
 
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 _A_YEAR = "public, max-age=31536000, immutable"
@@ -28,6 +29,7 @@ async def _serve_chart_library(_request: object) -> FileResponse:
     return chart_library()
 
 
+remember_theme()
 app = st.App(
     Path(__file__).with_name("app.py"),
     routes=[Route("/assets/plotly.min.js", _serve_chart_library), *sign_in.routes()],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from datetime import tzinfo
 from typing import Any, Literal
 
@@ -78,10 +78,11 @@ def select_table(
     columns: dict[str, Any] | None = None,
     most: int = 12,
     given: tuple[object, ...] | None = None,
+    choice: tuple[Hashable, ...] = (),
 ) -> int | None:
     """A table of which a row can be chosen: its number is returned with `choose`, or given to
-    `on_select` as it is chosen. With `given`, the answers that the rows were made from, it is
-    shared by all who look at them."""
+    `on_select` as it is chosen. With `given`, the answers that the rows were made from, and
+    `choice`, plain values they depend on, it is shared by all who look at the same."""
 
     def chosen() -> int | None:
         found = st.session_state[key]["selection"]["rows"]
@@ -95,7 +96,11 @@ def select_table(
     more: dict[str, Any] = {}
     if choose or on_select is not None:
         more = {"selection_mode": "single-row", "on_select": selected if on_select else "rerun"}
-    table = arrow(rows) if given is None else shared(key, given=given, make=lambda: arrow(rows))
+    table = (
+        arrow(rows)
+        if given is None
+        else shared(key, *choice, given=given, make=lambda: arrow(rows))
+    )
     st.dataframe(
         table, key=key, hide_index=True, placeholder=NONE, row_height=ROW_PX,
         height=table_height(len(rows), most=most), alt=alt,

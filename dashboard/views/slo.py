@@ -117,6 +117,7 @@ def _tenants(shares: wire.Shares, objective: float) -> None:
     select_table(
         sm.attainment_rows(shares, objective), key="tenants", alt="Attainment by tenant and model",
         percent=("Attainment", "TTFT met", "TBT met", "Reuse"), columns=columns,
+        given=(shares,), choice=(objective,),
     )  # fmt: skip
 
 
@@ -142,7 +143,9 @@ def _calibration(timings: wire.TimingsView) -> None:
         if rows:
             names = ("Predicted from s", "to s", "Observed / predicted p10", "p50", "p90")
             columns_ = {n: st.column_config.NumberColumn(format="%.3g") for n in names}
-            select_table(rows, key="calibration_rows", alt="Calibration", columns=columns_)
+            select_table(
+                rows, key="calibration_rows", alt="Calibration", columns=columns_, given=(timings,)
+            )
         else:
             st.caption("Too few requests have both a prediction and an observed time.")
 

@@ -19,10 +19,9 @@ import sys
 import time
 from dataclasses import dataclass
 
-from frames import chart_states, frames_seen, set_every_chart, stop_watching, watch_frames
 from playwright.sync_api import CDPSession, Page
 
-from tests.bench.console_browser import chromium, new_page, open_cold
+from tests.bench.console_browser import chromium, frames, new_page, open_cold
 from tests.bench.console_world import World, machine, world
 
 SECONDS = float(os.environ.get("CONDUCTOR_BENCH_SECONDS", "60"))
@@ -80,21 +79,22 @@ def _page(running: World, path: str) -> bool:
 def watch(page: Page, seconds: float) -> Watched:
     """Set every chart, then leave the page alone for so long."""
     page.wait_for_timeout(_PAUSE_MS)
-    set_every_chart(page)
-    watch_frames(page)
-    before = chart_states(page)
+    frames.set_every_chart(page)
+    frames.watch_frames(page)
+    before = frames.chart_states(page)
     page.wait_for_timeout(seconds * 1e3)
-    after = chart_states(page)
-    frames, blank, draws = frames_seen(page)
-    stop_watching(page)
+    after = frames.chart_states(page)
+    count, blank, draws = frames.frames_seen(page)
+    frames.stop_watching(page)
     changed = [key for key, state in before.items() if after.get(key) != state]
-    return Watched(len(before), frames, blank, draws, changed, busy_share(page))
+    return Watched(len(before), count, blank, draws, changed, busy_share(page))
 
 
 def busy_share(page: Page) -> float:
-    """Share of a stretch of time in which the page's main thread ran tasks."""
+    """Share of a stretch of time in which the page's main thread ran tasks, by its CPU time: what
+    else the machine does is left out."""
     cdp = page.context.new_cdp_session(page)
-    cdp.send("Performance.enable")
+    cdp.send("Performance.enable", {"timeDomain": "threadTicks"})
     began, from_s = time.monotonic(), task_s(cdp)
     page.wait_for_timeout(BUSY_SECONDS * 1e3)
     share = (task_s(cdp) - from_s) / (time.monotonic() - began)
@@ -103,7 +103,7 @@ def busy_share(page: Page) -> float:
 
 
 def task_s(cdp: CDPSession) -> float:
-    """Seconds the main thread has spent in tasks."""
+    """CPU seconds the main thread has spent in tasks."""
     metrics = cdp.send("Performance.getMetrics")["metrics"]
     return float(next(m["value"] for m in metrics if m["name"] == "TaskDuration"))
 

@@ -13,18 +13,21 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "console"))
 
+import frames
 from watching import ARGS
 
-WAIT_MS = 120_000
+__all__ = ["chromium", "frames", "go", "new_page", "open_cold"]
+WAIT_MS = 30_000
 THERE = """() => {
   const app = document.querySelector('[data-testid=stApp]');
   const all = (what, test) => [...document.querySelectorAll(what)].every(test);
   return !!app && app.dataset.testScriptState !== 'running'
     && !!document.querySelector('.cd-strip') && !document.querySelector('[data-testid=stSkeleton]')
-    && all('.cd-plot', e => e.classList.contains('js-plotly-plot'))
-    && all('[data-testid=stDataFrame]', e => e.querySelector('canvas'));
+    && all('.cd-plot', e => !e.checkVisibility() || e.classList.contains('js-plotly-plot'))
+    && all('[data-testid=stDataFrame]',
+      e => !e.checkVisibility() || e.querySelector('canvas'));
 }"""
-"""The frame, every chart and every table are drawn, and the script has run to its end."""
+"""The frame, every chart and every table in sight are drawn, and the script has run to its end."""
 _CLICKED = """path => {
   const there = THERE, app = document.querySelector('[data-testid=stApp]');
   window.cdArrived = new Promise(done => document.addEventListener('click', () => {

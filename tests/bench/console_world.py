@@ -21,7 +21,7 @@ from dashboard.launch import streamlit_command
 from tests.bench.bench_gateway import free_port
 from tests.bench.engine_host import MODEL
 
-START_S = 300.0
+START_S = 900.0
 
 
 @dataclass(slots=True)

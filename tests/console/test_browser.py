@@ -6,6 +6,7 @@ import re
 import signal
 
 import pytest
+from frames import frames_seen, watch_frames
 from oidc_provider import OidcProvider
 from playwright.sync_api import Locator, Page, expect
 from stack import Stack
@@ -39,12 +40,16 @@ def test_live_refresh_keeps_zoom_legend_and_the_chart_itself(plain: Watched, sta
     chart.evaluate(
         "e => { e.mark = 'same'; e.draws = 0; e.on('plotly_afterplot', () => { e.draws += 1; }); }"
     )
+    watch_frames(page)
     stack.send(2, base=7000)
     drawn = "() => document.querySelector('.st-key-slo .cd-plot').draws >= 4"
     page.wait_for_function(drawn, polling=200)
     assert chart.evaluate("e => e.mark") == "same"
     assert _ranges(chart) == before
     assert chart.evaluate("e => e._fullData.map(t => t.visible)")[:2] == [True, "legendonly"]
+    frames, blank, draws = frames_seen(page)
+    assert blank == 0
+    assert min(frames, draws) > 3
     plain.check()
 
 
