@@ -10,11 +10,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
-from core.domain import Decision, DecisionId, Prediction, Reason, Rejection, Request, Slot
+from core.domain import Decision, DecisionId, Prediction, Reason, Rejection, Request
 from core.fleet.breaker import BreakerBoard
 from core.fleet.hotspot import HotspotDetector
 from core.fleet.ledger import Ledger, Reservation
@@ -86,7 +87,7 @@ class Conductor(Roster):
         self.rng = rng or random.Random()
         self._standing, self._reach = StandingCache(), Reach()
         self._fallback = get_policy("round_robin")
-        self._new_id = new_id or counted_ids(self.rng)
+        self._new_id = cast("Callable[[], DecisionId]", new_id or counted_ids(self.rng))
         self._refuse = Refuser(self, self._new_id)
         fleet = FleetState()
         super().__init__(
@@ -224,7 +225,7 @@ class Conductor(Roster):
         case.credit = match
         if left.count and (self.tunables.hotspot.enabled or self.detector.breaker.tripped):
             self._avoid_hotspots(case)
-        if len(self.coming) and left.count:
+        if self.tunables.batching.coming and left.count and len(self.coming):
             self._count_coming(case)
         return case
 
@@ -256,8 +257,6 @@ class Conductor(Roster):
     def _count_coming(self, case: Case) -> None:
         """Take prefixes under way into account; see core.plan.gathering."""
         fleet, t = self.fleet, self.tunables
-        if not t.batching.coming:
-            return
         found = self.coming.find(case.keys, fleet.cells.generation)
         found = {slot: n for slot, n in found.items() if self.trust.credited[slot]}
         if not found:
@@ -276,10 +275,10 @@ class Conductor(Roster):
             t,
             case.request,
             case.now,
-            match=case.credit,
-            rows=rows,
-            mean_prefill_s=self.ledger.mean_prefill_s,
-            needs=needed(policy, t),
+            case.credit,
+            rows,
+            self.ledger.mean_prefill_s,
+            needed(policy, t),
         )
         scores: Scores | None = None
         if policy.few is not None and isinstance(c, FewCandidates) and not self.explain:
@@ -289,8 +288,8 @@ class Conductor(Roster):
             total = scores.total
         total = weighed(fleet, total, policy, rows, case.now)
         row, tied = pick(total, policy.sense, self.rng)
-        case.row, case.slot = row, row if isinstance(rows, slice) else int(rows[row])
         f = case.chosen = c.at(row)
+        case.row, case.slot = row, f.slot
         case.predicted = Prediction(
             queue_s=f.queue_s, transfer_s=f.transfer_s, prefill_s=f.prefill_s
         )
@@ -328,30 +327,31 @@ class Conductor(Roster):
         generation, nothing = fleet.cells.generation, decode.table is NOTHING_TO_DECODE
         node, life = fleet.node_at(slot), generation[slot]
         stays = decode.slot == slot
+        # By position up to the candidates: so many keywords would be packed into a dictionary.
         return Decision(
-            id=DecisionId(self._new_id()),
-            request=case.request,
-            now_s=case.now,
-            policy=case.policy.name,
-            revision=self.revision,
-            prefill=node,
-            prefill_slot=Slot(slot),
-            prefill_generation=life,
-            decode=node if stays else fleet.node_at(decode.slot),
-            decode_slot=Slot(decode.slot),
-            decode_generation=life if stays else generation[decode.slot],
-            match_tokens=matched,
-            reachable_tokens=reachable,
+            self._new_id(),
+            case.request,
+            case.now,
+            case.policy.name,
+            self.revision,
+            node,
+            slot,
+            life,
+            node if stays else fleet.node_at(decode.slot),
+            decode.slot,
+            life if stays else generation[decode.slot],
+            matched,
+            reachable,
+            prefix,
+            None if source is None else fleet.node_at(source),
+            0 if source is None else prefix - matched,
+            p if nothing else _with_decode(p, decode),
+            case.table,
+            case.left.excluded,
+            None if nothing else decode.table,
+            decode.excluded,
             coming_tokens=coming,
-            prefix_tokens=prefix,
-            fetch_from=None if source is None else fleet.node_at(source),
-            fetch_tokens=0 if source is None else prefix - matched,
-            predicted=p if nothing else _with_decode(p, decode),
             handover_tokens=decode.moved_tokens,
-            candidates=case.table,
-            excluded=case.left.excluded,
-            decode_candidates=None if nothing else decode.table,
-            decode_excluded=decode.excluded,
             signal=self.signal(case.policy, slot, case.request),
             notes=(STALE,) if self._stale(slot, case.now) else (),
         )

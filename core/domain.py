@@ -266,7 +266,7 @@ class CandidateTable(msgspec.Struct, frozen=True, eq=False):
         )
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class Decision(msgspec.Struct, frozen=True, eq=False):
     """Where a request goes and why. `decode` equals `prefill` when it stays in place."""
 
     id: DecisionId

@@ -34,6 +34,8 @@ from core.plan.transfer import Topology
 from core.policy.base import NamedPolicy
 
 _APPROXIMATE_BLOCKS_MAX = 1_048_576
+# An attribute of an enumeration costs more than the rest of a line in which it stands.
+_OK, _APPROXIMATE = OutcomeKind.OK, Trust.APPROXIMATE
 _BLIND = frozenset({"random", "round_robin"})
 _RUNGS = dict.fromkeys(Trust, "ledger") | {
     trust: trust.value for trust in (Trust.EXACT, Trust.APPROXIMATE)
@@ -212,12 +214,12 @@ class Roster:
         """Tell the index, breakers and detector that a decision is being carried out."""
         d = r.decision
         slots = self._current(d)
-        r.tickets = {slot: self.breakers.begin(slot) for slot in slots}
         if d.fetch_from is not None or d.handover_tokens:
             self._count_senders(d, slots, now)
         keys = d.request.keys
         for slot in slots:
-            if self.trust.trust(slot) is Trust.APPROXIMATE:
+            r.tickets[slot] = self.breakers.begin(slot)
+            if self.trust.trust(slot) is _APPROXIMATE:
                 chain = keys.get(self.fleet.fixed.block_size[slot])
                 if chain:
                     self.index.record_route(slot, chain, now)
@@ -291,7 +293,8 @@ class Roster:
     def _closed(self, r: Reservation, outcome: Outcome, now: float) -> None:
         """A reservation ended: judge the nodes, the cache signal and the cost model by it."""
         kind, record = outcome.kind, self.breakers.record
-        blames = kind is not OutcomeKind.OK and kind is not OutcomeKind.REFUSED
+        fine = kind is _OK
+        blames = not fine and kind is not OutcomeKind.REFUSED
         failed = (outcome.failed_node or self._working_node(r)) if blames else None
         for slot, ticket in r.tickets.items():
             # The other leg's failure says nothing of this one.
@@ -299,7 +302,7 @@ class Roster:
             judged = OutcomeKind.CLIENT_ABORT if innocent else kind
             for event in record(slot, judged, now, ticket=ticket):
                 self.note(event)
-        if kind is OutcomeKind.OK:
+        if fine:
             self.coming.done(r.key, now)
             self._learn(r, outcome, now)
         else:

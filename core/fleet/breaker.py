@@ -27,6 +27,8 @@ from core.tunables import Breaker
 
 Bools = npt.NDArray[np.bool_]
 _FAILURES = frozenset({OutcomeKind.ENGINE_ERROR, OutcomeKind.TIMEOUT})
+# An attribute of an enumeration costs more than the rest of a line in which it stands.
+_OK, _HALF_OPEN = OutcomeKind.OK, State.HALF_OPEN
 _FLOWING = frozenset({State.CLOSED, State.HELD})
 
 
@@ -207,7 +209,7 @@ class BreakerBoard:
         breaker = self._nodes.get(slot)
         if breaker is None:
             return 0
-        if breaker.switch.state is not State.HALF_OPEN or not breaker.admits(self._rules):
+        if breaker.switch.state is not _HALF_OPEN or not breaker.admits(self._rules):
             return breaker.epoch
         ticket = self._next()
         breaker.trials[ticket] = False
@@ -256,9 +258,9 @@ class BreakerBoard:
         return self._serial
 
     def _ended(self, breaker: NodeBreaker, kind: OutcomeKind, now: float) -> None:
-        succeeded = kind is OutcomeKind.OK
+        succeeded = kind is _OK
         failed = not succeeded and kind in _FAILURES
-        if not (failed or succeeded) or breaker.switch.state is State.HALF_OPEN:
+        if not (failed or succeeded) or breaker.switch.state is _HALF_OPEN:
             return
         cause = breaker.count(failed, now, self._rules)
         if not cause or breaker.state is not State.CLOSED:

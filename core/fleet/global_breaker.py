@@ -13,6 +13,7 @@ from core.fleet.switch import Signal, State, Switch
 from core.fleet.transition import TransitionEvent
 from core.tunables import Hotspot
 
+_TRIPPED = State.TRIPPED
 BACKOFF_MAX = 10.0
 """Longest open time as a multiple of the first."""
 
@@ -35,7 +36,7 @@ class GlobalBreaker:
     @property
     def tripped(self) -> bool:
         """Whether an operator forces round robin, which holds with the detector off too."""
-        return self._switch.state is State.TRIPPED
+        return self._switch.state is _TRIPPED
 
     def configure(self, rules: Hotspot) -> None:
         """New rules from now on; a running timer keeps its end."""

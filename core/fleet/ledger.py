@@ -34,6 +34,8 @@ _COUNTED = (
     "queued_tokens", "queued_s", "prefilling", "decoding", "kv_tokens", "decode_kv",
     "prompt_tokens",
 )  # fmt: skip
+# An attribute of an enumeration costs more than the rest of a line in which it stands.
+_PREFILL, _DECODE, _CLOSED = Phase.PREFILL, Phase.DECODE, Phase.CLOSED
 _MEAN_OVER = 1000
 """Requests over which the mean prefill time forgets."""
 
@@ -46,13 +48,14 @@ class _Place:
     of the batch.
     """
 
-    __slots__ = ("ends", "limits", "promised_kv", "queue")
+    __slots__ = ("ends", "generation", "limits", "promised_kv", "queue")
 
-    def __init__(self) -> None:
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
         self.queue: dict[int, float] = {}
         self.ends: list[float] = []
         self.promised_kv = 0
-        self.limits: Counter[float] = Counter()
+        self.limits: dict[float, int] = {}
 
 
 class Ledger:
@@ -63,7 +66,7 @@ class Ledger:
         self.open: dict[int, Reservation] = {}
         self.holds: dict[int, Hold] = {}
         self.begun = 0
-        self.closed: Counter[OutcomeKind] = Counter()
+        self.closed: dict[OutcomeKind, int] = {}
         self.repeated_closes = 0
         self.void_releases = 0
         self.mean_prefill_s = 0.0
@@ -74,7 +77,8 @@ class Ledger:
         self._serial = 0
         self._seen_s = -np.inf
         """Latest time that any call brought."""
-        self._places: dict[tuple[int, int], _Place] = {}
+        self._places: dict[int, _Place] = {}
+        """By slot, of its present generation or one that is past."""
 
     # -- life of a reservation -------------------------------------------------------------
 
@@ -84,13 +88,23 @@ class Ledger:
         self._serial += 1
         if now > self._seen_s:
             self._seen_s = now
-        made = Reservation(self, self._serial, decision, now, tbt_slo_s)
-        self.open[made._key] = made
-        priority = decision.request.priority
+        request, moved = decision.request, decision.decode_slot != decision.prefill_slot
+        made = Reservation(
+            self,
+            self._serial,
+            decision,
+            decision.new_tokens,
+            moved,
+            request.prompt_tokens + request.output_tokens_expected,
+            tbt_slo_s,
+            now,
+        )
+        self.open[self._serial] = made
+        priority = request.priority
         self.priorities[priority] = self.priorities.get(priority, 0) + 1
         self._learn_mean(decision.predicted.prefill_s)
         self._enter_queue(made, now)
-        if made.moved:
+        if moved:
             self._enter_batch(made, now)
         return made
 
@@ -98,22 +112,30 @@ class Ledger:
         """The place of a node's present life, made when first needed; None for a past one."""
         if self.fleet.cells.generation[slot] != generation:
             return None
-        found = self._places.get((slot, generation))
-        if found is None:
-            found = self._places[slot, generation] = _Place()
+        found = self._places.get(slot)
+        if found is None or found.generation != generation:
+            found = self._places[slot] = _Place(generation)
         return found
 
+    def _standing(self, slot: int) -> _Place | None:
+        """The place of a node's present life, if anything was ever placed in it."""
+        place, generation = self._places.get(slot), self.fleet.cells.generation[slot]
+        return place if place is not None and place.generation == generation else None
+
     def _enter_queue(self, r: Reservation, now: float) -> None:
-        cells, d = self.fleet.cells, r.decision
+        d = r.decision
         slot, place = d.prefill_slot, self._place(d.prefill_slot, d.prefill_generation)
         if place is None:
             return
-        cells.last_picked[slot] = r._key
+        cells, prompt = self.fleet.cells, d.request.prompt_tokens
+        cells.last_picked[slot] = r.key
         r.alone = not place.queue
-        self._enqueue(place, slot, r._key, queue_seconds(d), r.new_tokens, now)
-        cells.prompt_tokens[slot] += d.request.prompt_tokens
-        cells.kv_tokens[slot] += d.request.prompt_tokens if r.moved else r.kv_tokens
-        if not r.moved:
+        self._enqueue(place, slot, r.key, queue_seconds(d), r.new_tokens, now)
+        cells.prompt_tokens[slot] += prompt
+        if r.moved:
+            cells.kv_tokens[slot] += prompt
+        else:
+            cells.kv_tokens[slot] += r.kv_tokens
             self._expect_end(r, place, now)
 
     def _enqueue(
@@ -162,7 +184,7 @@ class Ledger:
         if r.moved:
             cells.kv_tokens[slot] += r.kv_tokens
         self._expect_end(r, place, now)
-        place.limits[r.tbt_slo_s] += 1
+        place.limits[r.tbt_slo_s] = place.limits.get(r.tbt_slo_s, 0) + 1
         cells.strictest_tbt_s[slot] = min(place.limits)
 
     def to_decode(self, r: Reservation, now: float) -> None:
@@ -170,34 +192,38 @@ class Ledger:
         if now > self._seen_s:
             self._seen_s = now
         d = r.decision
-        self._dequeue(r._key, d.prefill_slot, d.prefill_generation, r.new_tokens, now)
-        r.phase = Phase.DECODE
+        place = self._place(d.prefill_slot, d.prefill_generation)
+        self._dequeue(place, d.prefill_slot, r.key, r.new_tokens, now)
+        r.phase = _DECODE
         r.prefilled_s = now
         if r.moved:
-            self._release_prefill(r)
+            self._release_prefill(r, place)
         else:
             self._enter_batch(r, now)
 
     def close(self, r: Reservation, outcome: Outcome, now: float) -> None:
         """Give back what the reservation counts, once: see `Reservation.finish`."""
-        if r.phase is Phase.CLOSED:
+        was, moved, d = r.phase, r.moved, r.decision
+        if was is _CLOSED:
             self.repeated_closes += 1
             return
         if now > self._seen_s:
             self._seen_s = now
-        was, r.phase, r.outcome = r.phase, Phase.CLOSED, outcome
-        d = r.decision
-        if was is Phase.PREFILL:
-            self._dequeue(r._key, d.prefill_slot, d.prefill_generation, r.new_tokens, now)
-        if was is Phase.DECODE or r.moved:
+        r.phase, r.outcome = _CLOSED, outcome
+        place = self._place(d.prefill_slot, d.prefill_generation)
+        if was is _PREFILL:
+            self._dequeue(place, d.prefill_slot, r.key, r.new_tokens, now)
+        if was is _DECODE or moved:
             self._leave_batch(r)
-        if was is Phase.PREFILL or not r.moved:
-            self._release_prefill(r)
-        del self.open[r._key]
-        self.closed[outcome.kind] += 1
+        if was is _PREFILL or not moved:
+            self._release_prefill(r, place)
+        del self.open[r.key]
+        self.closed[outcome.kind] = self.closed.get(outcome.kind, 0) + 1
         priority = d.request.priority
-        self.priorities[priority] -= 1
-        if not self.priorities[priority]:
+        left = self.priorities[priority] - 1
+        if left:
+            self.priorities[priority] = left
+        else:
             del self.priorities[priority]
         self.on_close(r, outcome, now)
 
@@ -206,20 +232,23 @@ class Ledger:
         kind = OutcomeKind.CLIENT_ABORT if error in _ABORTS else OutcomeKind.LOST
         self.close(r, Outcome(kind=kind, error=error), self._seen_s)
 
-    def _dequeue(self, key: int, slot: int, generation: int, tokens: float, now: float) -> None:
-        cells, place = self.fleet.cells, self._place(slot, generation)
+    def _dequeue(
+        self, place: _Place | None, slot: int, key: int, tokens: float, now: float
+    ) -> None:
         if place is None:
             self.void_releases += 1
             return
-        queue = place.queue
-        first = next(iter(queue)) == key
-        seconds = queue.pop(key)
+        cells, queue = self.fleet.cells, place.queue
         cells.prefilling[slot] -= 1
-        if not queue:
+        if len(queue) == 1:
+            del queue[key]
             cells.queued_s[slot] = cells.queued_tokens[slot] = cells.head_s[slot] = 0.0
             return
-        cells.queued_s[slot] = max(cells.queued_s[slot] - seconds, 0.0)
-        cells.queued_tokens[slot] = max(cells.queued_tokens[slot] - tokens, 0.0)
+        first = next(iter(queue)) == key
+        left_s = cells.queued_s[slot] - queue.pop(key)
+        left_tokens = cells.queued_tokens[slot] - tokens
+        cells.queued_s[slot] = left_s if left_s > 0.0 else 0.0
+        cells.queued_tokens[slot] = left_tokens if left_tokens > 0.0 else 0.0
         if first:
             cells.head_s[slot] = next(iter(queue.values()))
             cells.head_started_s[slot] = now
@@ -241,14 +270,16 @@ class Ledger:
             del limits[r.tbt_slo_s]
             cells.strictest_tbt_s[slot] = min(limits, default=math.inf)
 
-    def _release_prefill(self, r: Reservation) -> None:
-        d, cells = r.decision, self.fleet.cells
-        slot, place = d.prefill_slot, self._place(d.prefill_slot, d.prefill_generation)
+    def _release_prefill(self, r: Reservation, place: _Place | None) -> None:
         if place is None:
             return
-        cells.prompt_tokens[slot] -= d.request.prompt_tokens
-        cells.kv_tokens[slot] -= d.request.prompt_tokens if r.moved else r.kv_tokens
-        if not r.moved:
+        d, cells = r.decision, self.fleet.cells
+        slot, prompt = d.prefill_slot, d.request.prompt_tokens
+        cells.prompt_tokens[slot] -= prompt
+        if r.moved:
+            cells.kv_tokens[slot] -= prompt
+        else:
+            cells.kv_tokens[slot] -= r.kv_tokens
             self._forget_end(r, place)
 
     # -- time that a pipeline group takes on its other members -----------------------------------
@@ -268,7 +299,8 @@ class Ledger:
         """The held time is over (or void); releasing twice changes nothing."""
         if self.holds.pop(hold.key, None) is None:
             return
-        self._dequeue(hold.key, hold.slot, hold.generation, hold.tokens, now)
+        place = self._place(hold.slot, hold.generation)
+        self._dequeue(place, hold.slot, hold.key, hold.tokens, now)
 
     @property
     def top_priority(self) -> int:
@@ -283,7 +315,7 @@ class Ledger:
         Counts who decodes there, is promised there, or is queued there, and is expected to end
         later (F 5, early rejection); each with the mean KV of them all.
         """
-        place = self._places.get((slot, self.fleet.cells.generation[slot]))
+        place = self._standing(slot)
         if place is None or not place.ends:
             return 0, 0.0
         requests = len(place.ends) - bisect_right(place.ends, when_s)
@@ -291,7 +323,7 @@ class Ledger:
 
     def drain_s(self, slot: int, now: float) -> float:
         """Predicted seconds until the next request leaves the decode batch."""
-        place = self._places.get((slot, self.fleet.cells.generation[slot]))
+        place = self._standing(slot)
         return max(place.ends[0] - now, 0.0) if place is not None and place.ends else 0.0
 
     def inflight(self, slot: int) -> int:
@@ -300,7 +332,9 @@ class Ledger:
 
     def void(self, slot: int, generation: int) -> None:
         """Forget what a past generation owed; its reservations stay open until they finish."""
-        self._places.pop((slot, generation), None)
+        place = self._places.get(slot)
+        if place is not None and place.generation == generation:
+            del self._places[slot]
 
     def recount(self) -> dict[str, np.ndarray]:
         """The counters as the open reservations imply them (naive twin)."""
@@ -337,11 +371,12 @@ class Ledger:
                 raise IntegrityError(f"ledger: {name} is {actual}, reservations say {expected}")
             if (actual < 0).any() or actual[fleet.prefilling + fleet.decoding == 0].any():
                 raise IntegrityError(f"ledger: {name} is negative, or not 0 when idle: {actual}")
-        if self.begun != len(self.open) + self.closed.total():
-            raise IntegrityError(f"ledger: {self.begun} begun, {self.closed.total()} closed")
+        closed = sum(self.closed.values())
+        if self.begun != len(self.open) + closed:
+            raise IntegrityError(f"ledger: {self.begun} begun, {closed} closed")
         ends = Counter((int(r.decision.decode_slot), r._ends_s) for r in self.open.values())
-        for (slot, generation), place in self._places.items():
-            if fleet.generation[slot] != generation:
+        for slot, place in self._places.items():
+            if fleet.generation[slot] != place.generation:
                 raise IntegrityError(f"ledger: a past life of slot {slot} is still counted")
             self._check_place(slot, place, ends)
 
@@ -349,7 +384,7 @@ class Ledger:
         self, slot: int, place: _Place, ends: Mapping[tuple[int, float | None], int]
     ) -> None:
         fleet = self.fleet
-        counted = len(place.queue), place.limits.total()
+        counted = len(place.queue), sum(place.limits.values())
         told = fleet.prefilling[slot], fleet.decoding[slot]
         strictest = min(place.limits, default=np.inf)
         if counted != told:
@@ -361,7 +396,7 @@ class Ledger:
                 raise IntegrityError(f"ledger: slot {slot} expects an end nobody has, {end}")
 
     def _learn_mean(self, prefill_s: float) -> None:
-        n = min(self.begun, _MEAN_OVER)
+        n = self.begun if self.begun < _MEAN_OVER else _MEAN_OVER
         self.mean_prefill_s += (prefill_s - self.mean_prefill_s) / n
 
 

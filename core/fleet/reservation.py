@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
+import msgspec
+
 from core.domain import Decision, Outcome
 
 
@@ -37,69 +39,48 @@ class Books(Protocol):
         ...
 
 
-class Reservation:
+_PREFILL, _CLOSED = Phase.PREFILL, Phase.CLOSED
+
+
+class Reservation(msgspec.Struct, eq=False):
     """One placed request's claim on its nodes. Leaving the context unfinished closes it."""
 
-    __slots__ = (
-        "_ends_s",
-        "_key",
-        "_ledger",
-        "alone",
-        "batch_seen",
-        "begun_s",
-        "cached_tokens",
-        "decision",
-        "kv_seen",
-        "kv_tokens",
-        "moved",
-        "new_tokens",
-        "outcome",
-        "phase",
-        "prefilled_s",
-        "tbt_slo_s",
-        "tickets",
-    )
-
-    def __init__(
-        self, ledger: Books, key: int, decision: Decision, now: float, tbt_slo_s: float
-    ) -> None:
-        self.decision = decision
-        self.new_tokens = decision.new_tokens
-        self.moved = decision.decode_slot != decision.prefill_slot
-        """Whether prefill and decode run on different nodes."""
-        request = decision.request
-        self.kv_tokens = request.prompt_tokens + request.output_tokens_expected
-        """KV it will hold at the end of its decoding."""
-        self.tbt_slo_s = tbt_slo_s
-        self.phase = Phase.PREFILL
-        self.outcome: Outcome | None = None
-        self.cached_tokens: int | None = None
-        self.begun_s = now
-        self.prefilled_s: float | None = None
-        self.alone = False
-        """Whether the prefill has had its node's queue to itself so far."""
-        self.batch_seen = self.kv_seen = 0.0
-        """Size and KV tokens of the decode batch with this request, when it joined."""
-        self.tickets: dict[int, int] = {}
-        self._ledger = ledger
-        self._key = key
-        self._ends_s: float | None = None
-
-    @property
-    def key(self) -> int:
-        """Its number in the ledger: rises with each reservation."""
-        return self._key
+    _ledger: Books
+    key: int
+    """Its number in the ledger: rises with each reservation."""
+    decision: Decision
+    new_tokens: int
+    """Prompt tokens its prefill node has to compute, as decided."""
+    moved: bool
+    """Whether prefill and decode run on different nodes."""
+    kv_tokens: int
+    """KV it will hold at the end of its decoding."""
+    tbt_slo_s: float
+    begun_s: float
+    phase: Phase = _PREFILL
+    outcome: Outcome | None = None
+    cached_tokens: int | None = None
+    prefilled_s: float | None = None
+    alone: bool = False
+    """Whether the prefill has had its node's queue to itself so far."""
+    batch_seen: float = 0.0
+    """Size of the decode batch with this request, when it joined."""
+    kv_seen: float = 0.0
+    """KV tokens of that batch."""
+    tickets: dict[int, int] = {}
+    """Breaker tickets by slot."""
+    _ends_s: float | None = None
 
     def prefill_done(self, now: float, *, cached_tokens: int | None = None) -> None:
         """The prompt is computed: leave the queue, join the decode batch."""
         if cached_tokens is not None:
             self.cached_tokens = cached_tokens
-        if self.phase is Phase.PREFILL:
+        if self.phase is _PREFILL:
             self._ledger.to_decode(self, now)
 
     def first_token(self, now: float) -> None:
         """The first token came; implies that the prefill is done."""
-        if self.phase is not Phase.CLOSED:
+        if self.phase is not _CLOSED:
             self.prefill_done(now)
             self._ledger.on_first_token(self, now)
 
@@ -116,7 +97,7 @@ class Reservation:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.phase is not Phase.CLOSED:
+        if self.phase is not _CLOSED:
             text = "" if error is None else type(error).__name__
             self._ledger.close_forgotten(self, text)
 

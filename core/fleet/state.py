@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,9 @@ class Cells:
 class Fixed:
     """What stays as it is between two changes of the nodes, as lists by slot."""
 
-    __slots__ = ("block_size", "can_fetch", "decodes", "kv_bytes", "layers", "prefill", "tbt")
+    __slots__ = (
+        "block_size", "can_fetch", "decodes", "kv_bytes", "layers", "prefill", "slots", "tbt",
+    )  # fmt: skip
 
     def __init__(self, fleet: FleetState) -> None:
         self.prefill = _shared(fleet.c0, fleet.c1, fleet.c2)
@@ -111,6 +114,7 @@ class Fixed:
         self.kv_bytes: list[float] = fleet.kv_bytes.tolist()
         self.layers: list[int] = fleet.layers.tolist()
         self.block_size: list[int] = fleet.block_size.tolist()
+        self.slots = list(range(fleet.capacity))
 
 
 def _shared(a: Floats, b: Floats, c: Floats) -> list[tuple[float, float, float]]:
@@ -185,7 +189,6 @@ class FleetState:
         """Whether any node's weight differs from 1."""
         self.slow_until_s = -np.inf
         """When the last slow start is over."""
-        self._fixed: Fixed | None = None
         self.ids = []
         self._specs: list[NodeSpec | None] = []
         self._health: list[Health] = []
@@ -197,13 +200,10 @@ class FleetState:
     def __len__(self) -> int:
         return len(self._slots)
 
-    @property
+    @cached_property
     def fixed(self) -> Fixed:
         """Lists of the columns that change only with the nodes, made anew after a change."""
-        found = self._fixed
-        if found is None:
-            found = self._fixed = Fixed(self)
-        return found
+        return Fixed(self)
 
     # -- nodes ---------------------------------------------------------------------------
 
@@ -284,14 +284,14 @@ class FleetState:
         """Replace the node's prefill coefficients by fitted ones."""
         slot = self.slot(node)
         self.c0[slot], self.c1[slot], self.c2[slot] = prefill
-        self._fixed = None
+        self._forget_fixed()
         self._rescale_compute()
 
     def set_tbt(self, node: NodeId, tbt: tuple[float, float, float]) -> None:
         """Replace the node's TBT coefficients by fitted ones."""
         slot = self.slot(node)
         self.d0[slot], self.d1[slot], self.d2[slot] = tbt
-        self._fixed = None
+        self._forget_fixed()
 
     # -- look-ups ------------------------------------------------------------------------
 
@@ -410,7 +410,7 @@ class FleetState:
         self.d0[slot], self.d1[slot], self.d2[slot] = cost.tbt
         self.kv_bytes[slot] = cost.kv_bytes_per_token
         self.layers[slot] = cost.layers
-        self._fixed = None
+        self._forget_fixed()
         self._rescale_compute()
 
     def _rescale_compute(self) -> None:
@@ -419,9 +419,12 @@ class FleetState:
             fastest = self.c1[live].min()
             self.compute[live] = fastest / self.c1[live]
 
+    def _forget_fixed(self) -> None:
+        self.__dict__.pop("fixed", None)
+
     def _changed(self) -> None:
         self.version += 1
-        self._fixed = None
+        self._forget_fixed()
         live = self.alive
         self.any_can_fetch = bool(self.can_fetch.any())
         self.weighted = bool((self.weight[live] != 1.0).any())

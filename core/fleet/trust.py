@@ -90,6 +90,7 @@ SHOWN: dict[Standing, Trust] = {
     _HC: Trust.OFF,
     _O: Trust.OFF,
 }
+_TRUSTED = (Trust.EXACT, Trust.APPROXIMATE)
 COOLING = frozenset({_C, _GC, _HC})
 """Standings with a cool-down running."""
 FORGET = frozenset({_G, _C, _GC, _HC, _O})
@@ -162,7 +163,8 @@ class TrustBoard:
         self._nodes: dict[int, NodeTrust] = {}
         self._credited: Bools = np.zeros(slots, dtype=np.bool_)
         self._next_timer_s = math.inf
-        self._doubted = False
+        self.doubted = False
+        """Whether any row earns no credit; False lets readers skip the array."""
 
     def configure(self, rules: TrustRules) -> None:
         """New rules from now on; running cool-downs keep their end."""
@@ -181,7 +183,7 @@ class TrustBoard:
         start = {Trust.EXACT: _L, Trust.DEGRADED: _G, Trust.APPROXIMATE: _H, Trust.OFF: _O}
         self.grow(slot + 1)
         self._nodes[slot] = NodeTrust(node, start[signal], now)
-        self._credited[slot] = signal in (Trust.EXACT, Trust.APPROXIMATE)
+        self._credited[slot] = signal in _TRUSTED
         self._note_doubt()
 
     def remove(self, slot: Slot) -> None:
@@ -207,11 +209,6 @@ class TrustBoard:
         """
         return self._credited
 
-    @property
-    def doubted(self) -> bool:
-        """Whether any row earns no credit; False lets readers skip the array."""
-        return self._doubted
-
     def signal(
         self, slot: Slot, signal: Signal, now: float, *, cause: str = ""
     ) -> tuple[TransitionEvent, ...]:
@@ -233,7 +230,7 @@ class TrustBoard:
         found = self._nodes.get(slot)
         if found is None or reported is None or predicted <= slack_tokens:
             return ()
-        if found.trust is not Trust.EXACT and found.trust is not Trust.APPROXIMATE:
+        if found.trust not in _TRUSTED:
             return ()
         phantom = predicted - reported if reported < predicted - slack_tokens else 0
         missed = reported - predicted if reported > predicted + slack_tokens else 0
@@ -274,7 +271,7 @@ class TrustBoard:
         found.enter(after, now)
         self._time(found, signal, now)
         found.clear()
-        self._credited[slot] = found.trust in (Trust.EXACT, Trust.APPROXIMATE)
+        self._credited[slot] = found.trust in _TRUSTED
         self._note_doubt()
         self._set_timer()
         event = TransitionEvent(
@@ -299,7 +296,7 @@ class TrustBoard:
             found.until_s = None
 
     def _note_doubt(self) -> None:
-        self._doubted = not all(self._credited[slot] for slot in self._nodes)
+        self.doubted = not all(self._credited[slot] for slot in self._nodes)
 
     def _set_timer(self) -> None:
         ends = [n.until_s for n in self._nodes.values() if n.until_s is not None]

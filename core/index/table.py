@@ -8,7 +8,6 @@ parent gets a gap, which is how the index knows whom it may gallop over.
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, repeat
 
@@ -17,14 +16,13 @@ from core.index.forest import BRANCHING, Forest
 from core.index.lanes import Lane, Lanes
 from core.index.tiers import Tiers
 
+_GPU = Medium.GPU
 _KEY_BYTES = 48
 """What a 64-bit integer takes on the heap."""
 _INTERNED_MAX = 1 << 16
 _PRUNE_FROM = 0.95
 _PRUNE_TO = 0.80
-_NO_CHILD: repeat[int | None] = repeat(None)
-_drain = deque[object](maxlen=0).extend
-"""Runs an iterator to its end at C speed."""
+_NOTHING: repeat[int | None] = repeat(None)
 
 
 class BlockTable:
@@ -74,7 +72,7 @@ class BlockTable:
         if gap and self.thinned & bit:
             self.refused += len(keys)
             return
-        lower = medium is not Medium.GPU
+        lower = medium is not _GPU
         nowhere = {key for key in keys if not held.get(key, 0) & bit} if lower else set()
         if gap and held.get(keys[0], 0) & bit:
             gap = False
@@ -105,22 +103,28 @@ class BlockTable:
             fresh = keys[known:] if known else keys
             if len(held) + len(fresh) > self.entries_max:
                 fresh = self._fitting(lane, fresh)
-            entries = set(fresh)
-            if len(entries) != len(fresh):
-                raise ValueError("keys of one run must differ")
             # A block that is not listed has children only if it is loose, and few are.
-            if not (held.keys().isdisjoint(fresh) and entries.isdisjoint(forest.loose)):
+            if not (held.keys().isdisjoint(fresh) and forest.loose.isdisjoint(fresh)):
+                _demand_different(fresh)
                 self._list_each(lane, keys, before)
                 return
             if fresh:
-                bit = lane.bit
-                for key in fresh:  # quicker than an update with a dictionary
-                    held[key] = bit
+                self._enter(fresh, lane.bit)
                 forest.link(keys[known - 1] if known else before, fresh[0])
                 forest.link_chain(fresh)
                 lane.blocks += len(fresh)
         if known and not self._mark(lane, keys[:known] if known < len(keys) else keys):
             self._list_each(lane, keys[:known], before)
+
+    def _enter(self, fresh: Sequence[int], bit: int) -> None:
+        held = self.held
+        before = len(held)
+        for key in fresh:  # quicker than an update with a dictionary
+            held[key] = bit
+        if len(held) - before < len(fresh):
+            for key in set(fresh):
+                del held[key]
+            _demand_different(fresh)
 
     def _known(self, keys: Sequence[int]) -> int:
         """How many leading keys are listed: the first one is, and the listed ones lead (which
@@ -223,7 +227,7 @@ class BlockTable:
 
     def remove(self, lane: Lane, keys: Sequence[int], *, medium: Medium = Medium.GPU) -> None:
         """Take the lane out of the masks of `keys`, unless it holds them in another medium."""
-        if self.tiers.used or medium is not Medium.GPU:
+        if self.tiers.used or medium is not _GPU:
             keys = self.tiers.removed(medium, keys, lane.bit)
         elif not lane.gaps:
             keys = self._remove_own(lane, keys)
@@ -237,28 +241,33 @@ class BlockTable:
         held below the GPU.
         """
         held, bit, children = self.held, lane.bit, self.forest.children
-        masks = list(map(held.get, keys))
-        gone, left = keys, []
-        if masks.count(bit) < len(keys):
-            both = list(zip(keys, masks, strict=True))
-            gone = [key for key, mask in both if mask == bit]
-            left = [key for key, mask in both if mask != bit]
+        masks = list(map(held.pop, keys, _NOTHING))
+        own = masks.count(bit)
+        gone, left = (keys, []) if own == len(keys) else self._put_back(keys, masks, bit)
         if not gone:
             return left
-        before = len(held)
-        try:
-            for key in gone:  # quicker than to pop
-                del held[key]
-        except KeyError:  # named twice
-            _drain(map(held.pop, gone, _NO_CHILD))
-        lane.blocks -= before - len(held)
-        links = list(map(children.pop, gone, _NO_CHILD))
+        lane.blocks -= own
+        links = list(map(children.pop, gone, _NOTHING))
         # Where the run went from its tail on, each one's child went just before it.
         if (links[1:] != gone[:-1] or links[0] is not None) and (
             BRANCHING in links or not held.keys().isdisjoint(links)
         ):
             self._bereave_gone(lane, gone, links)
         return left
+
+    def _put_back(
+        self, keys: Sequence[int], masks: Sequence[int | None], bit: int
+    ) -> tuple[list[int], list[int]]:
+        """List those that others hold again; returns the keys of the others, and these."""
+        gone: list[int] = []
+        left: list[int] = []
+        for key, mask in zip(keys, masks, strict=True):
+            if mask == bit:
+                gone.append(key)
+            elif mask is not None:  # listed, and not named twice
+                self.held[key] = mask
+                left.append(key)
+        return gone, left
 
     def _bereave_gone(self, lane: Lane, gone: Sequence[int], links: Sequence[int | None]) -> None:
         """Put back the links of removed blocks that may still have children, and see to those."""
@@ -322,6 +331,11 @@ class BlockTable:
                 lane.gaps[child] = key
         if key not in self.held:
             self.forest.delisted(key)
+
+
+def _demand_different(keys: Sequence[int]) -> None:
+    if len(set(keys)) < len(keys):
+        raise ValueError("keys of one run must differ")
 
 
 def runs(table: BlockTable, lane: Lane) -> Iterator[tuple[int, bool, list[int]]]:

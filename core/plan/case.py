@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from core.domain import CandidateTable, Prediction, Request
+from core.domain import CandidateTable, Prediction, Request, Slot
 from core.fleet.state import SLOW_START_S, FleetState
 from core.plan.placement import DecodeChoice
 from core.plan.prefill import Chosen, LiveCandidates
@@ -30,8 +30,10 @@ _SLOW_START_LEAST = 0.1
 _UNWEIGHED = frozenset({"random", "round_robin"})
 
 
-@dataclass(slots=True)
-class Case:
+_LATER: Any = None
+
+
+class Case(msgspec.Struct, eq=False):
     """Filled from top to bottom by `Conductor.decide`; lives for one decision."""
 
     request: Request
@@ -45,20 +47,20 @@ class Case:
     left: Standing
     """After the constraints that depend on load."""
     policy: NamedPolicy
-    rows: Any = field(init=False)
+    rows: Any = _LATER
     """Candidate rows: slots, or slice(None) for all."""
-    c: LiveCandidates = field(init=False)
-    chosen: Chosen = field(init=False)
+    c: LiveCandidates = _LATER
+    chosen: Chosen = _LATER
     row: int = -1
-    slot: int = -1
-    credit: Ints = field(init=False)
+    slot: Slot = Slot(-1)
+    credit: Ints = _LATER
     """`match`, or more where a prefix is being computed: what policies see."""
     wider: Standing | None = None
     """`left` before nodes were taken out that could serve it all the same: a hot group's holders,
     or those that do not compute the prompt's cold prefix."""
     undecodable: bool = False
     """Whether the node at `slot` leads to no decode node that could go on."""
-    predicted: Prediction = field(init=False)
+    predicted: Prediction = _LATER
     table: CandidateTable = NO_TABLE
 
 
@@ -147,7 +149,7 @@ def _kept(total: Floats, sense: str, chosen: int) -> npt.NDArray[np.intp]:
 
 
 @functools.lru_cache(maxsize=4096)
-def prefill_only(slot: int) -> DecodeChoice:
+def prefill_only(slot: Slot) -> DecodeChoice:
     """The choice of a request that generates nothing: it ends where it was prefilled."""
     return DecodeChoice(
         slot=slot,

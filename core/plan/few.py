@@ -36,6 +36,8 @@ class FewCandidates(LiveCandidates):
     transfers: list[float]
     prefills: list[float]
     fetching: list[bool] | None
+    slots: Sequence[Any]
+    """Slot (core.domain.Slot) of each row."""
     _source: int
 
     def __init__(
@@ -45,7 +47,6 @@ class FewCandidates(LiveCandidates):
         t: Tunables,
         request: Request,
         now: float,
-        *,
         match: Ints,
         rows: Rows,
         mean_prefill_s: float,
@@ -59,17 +60,17 @@ class FewCandidates(LiveCandidates):
         held = match.tolist()
         self.reachable_tokens = max(held)
         if isinstance(rows, slice):
-            slots: Sequence[int] = range(len(held))
-            self.matches = held
+            self.slots, self.matches = fleet.fixed.slots, held
         else:
-            slots = rows.tolist()
-            self.matches = [held[slot] for slot in slots]
-        self._wait_and_compute(slots, now)
+            self.slots = rows.tolist()
+            self.matches = _of(held, self.slots)
+        self.queues = self._wait(now)
         self.fetching = None
-        self.prefixes, self.prefills = self.matches, self.recomputes
-        self.transfers = [0.0] * len(slots)
+        self.prefixes = self.matches
+        self.prefills = self.recomputes = self._compute()
+        self.transfers = [0.0] * len(self.matches)
         if self.reachable_tokens and fleet.any_can_fetch and t.fetch.enabled:
-            self._fetch(slots, held)
+            self._fetch(held)
 
     @property
     def size(self) -> int:
@@ -79,6 +80,7 @@ class FewCandidates(LiveCandidates):
     def at(self, row: int) -> Chosen:
         """One candidate's figures."""
         return Chosen(
+            self.slots[row],
             self.matches[row],
             self.prefixes[row],
             self.queues[row],
@@ -87,43 +89,49 @@ class FewCandidates(LiveCandidates):
             self._source if self.fetching is not None and self.fetching[row] else None,
         )
 
-    def _wait_and_compute(self, slots: Sequence[int], now: float) -> None:
-        """Queue and prefill seconds (core.fleet.load.queue_s, core.plan.prefill)."""
-        cells, costs, length = self._fleet.cells, self._fleet.fixed.prefill, self.prompt_tokens
-        queued, head = cells.queued_s.tolist(), cells.head_s.tolist()
-        started = cells.head_started_s.tolist()
-        if not isinstance(slots, range):
-            queued, head = [queued[slot] for slot in slots], [head[slot] for slot in slots]
-            started, costs = [started[slot] for slot in slots], [costs[slot] for slot in slots]
-        queues, computes = [], []
-        known = before = None  # neighbours are often alike: same match, same cost
-        compute_s = 0.0
-        rows = zip(self.matches, queued, head, started, costs, strict=True)
-        for match, total, most, since, cost in rows:
-            done = now - since
-            wait = total - (done if done < most else most)
-            queues.append(wait if wait > 0.0 else 0.0)
-            if match != known or cost is not before:
-                known, before = match, cost
-                c0, c1, c2 = cost
-                compute_s = c0 + (length - match) * (c1 + c2 * (length + match))
-            computes.append(compute_s)
-        self.queues = queues
-        self.recomputes = computes if length else [0.0] * len(computes)
+    def _wait(self, now: float) -> list[float]:
+        """Queue seconds: core.fleet.load.queue_s, row by row."""
+        cells = self._fleet.cells
+        head, started = cells.head_s.tolist(), cells.head_started_s.tolist()
+        waits = _of(cells.queued_s.tolist(), self.slots)
+        for row, queued_s in enumerate(waits):
+            if queued_s:
+                slot = self.slots[row]
+                done, most = now - started[slot], head[slot]
+                wait = queued_s - (done if done < most else most)
+                waits[row] = wait if wait > 0.0 else 0.0
+        return waits
 
-    def _fetch(self, slots: Sequence[int], held: list[int]) -> None:
+    def _compute(self) -> list[float]:
+        """Prefill seconds without fetching: core.plan.prefill, row by row."""
+        length, matches = self.prompt_tokens, self.matches
+        if not length:
+            return [0.0] * len(matches)
+        costs, slots = self._fleet.fixed.prefill, self.slots
+        usual, least = costs[slots[0]], min(matches)
+        c0, c1, c2 = usual
+        usual_s = c0 + (length - least) * (c1 + c2 * (length + least))
+        seconds = [usual_s] * len(matches)  # most nodes are alike
+        for row, match in enumerate(matches):
+            cost = costs[slots[row]]
+            if match != least or cost is not usual:
+                c0, c1, c2 = cost
+                seconds[row] = c0 + (length - match) * (c1 + c2 * (length + match))
+        return seconds
+
+    def _fetch(self, held: list[int]) -> None:
         """core.plan.prefill.plan_fetch, row by row."""
         fixed, reachable, length = self._fleet.fixed, self.reachable_tokens, self.prompt_tokens
         matches, threshold = self.matches, self._t.fetch.balancing_threshold
         if min(matches) * threshold >= reachable:
             return
-        source = self._source = self._sender(slots, held)
+        source = self._source = self._sender(held)
         latency, per_byte = self._topology.listed(source)
         kv_bytes, share = fixed.kv_bytes[source], 1.0 / max(fixed.layers[source], 1)
         waiting_s = max(self._fleet.cells.egress_until_s[source] - self._now, 0.0)
         can_fetch, costs, recomputes = fixed.can_fetch, fixed.prefill, self.recomputes
         cost, prefill_s, hidden_s = None, 0.0, 0.0
-        for row, slot in enumerate(slots):
+        for row, slot in enumerate(self.slots):
             match, recompute_s = matches[row], recomputes[row]
             if match * threshold >= reachable or not can_fetch[slot]:
                 continue
@@ -148,7 +156,7 @@ class FewCandidates(LiveCandidates):
         self.prefixes[row] = self.reachable_tokens
         self.prefills[row], self.transfers[row] = prefill_s, transfer_s
 
-    def _sender(self, slots: Sequence[int], held: list[int]) -> int:
+    def _sender(self, held: list[int]) -> int:
         """core.plan.prefill._sender; where nobody wants to fetch, any holder."""
         reachable, threshold = self.reachable_tokens, self._t.fetch.balancing_threshold
         if held.count(reachable) == 1:
@@ -158,11 +166,16 @@ class FewCandidates(LiveCandidates):
         ranked = sorted(holders, key=free_at_s.__getitem__)[:SENDERS_MAX]
         for source in ranked:
             latency = self._topology.listed(source)[0]
-            for slot in slots:
+            for slot in self.slots:
                 wants = can_fetch[slot] and held[slot] * threshold < reachable
                 if wants and latency[slot] < math.inf:
                     return source
         return ranked[0]
+
+
+def _of(values: Any, slots: Sequence[int]) -> list[Any]:
+    """The values of these slots, as a new list."""
+    return list(map(values.__getitem__, slots))
 
 
 _COLUMNS: dict[str, Callable[[FewCandidates], Any]] = {

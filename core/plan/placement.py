@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
-from core.domain import CandidateTable, Prediction, Reason, Request
+from core.domain import CandidateTable, Prediction, Reason, Request, Slot
 from core.fleet.ledger import Ledger
 from core.fleet.state import FleetState
 from core.plan.decode import DecodeScores, score_decode
@@ -32,7 +32,7 @@ _REACH_MAX = 1024
 class DecodeChoice:
     """Where a request generates, and the predictions admission looks at (seconds)."""
 
-    slot: int
+    slot: Slot
     moved_tokens: int
     """Prompt tokens whose KV has to move there."""
     transfer_s: float
@@ -94,7 +94,7 @@ def choose_decode(
     least = int(scored.tbt_s.argmin())
     best = int(moves.rows[least])
     return DecodeChoice(
-        slot=int(moves.rows[row]),
+        slot=Slot(int(moves.rows[row])),
         moved_tokens=int(moves.missing[row]),
         transfer_s=float(moves.transfer_s[row]),
         tbt_s=float(scored.tbt_s[row]),

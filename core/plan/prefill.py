@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from core.domain import Request
+from core.domain import Request, Slot
 from core.fleet import load as loads
 from core.fleet.state import FleetState
 from core.plan.transfer import Topology, exposed_seconds
@@ -51,9 +52,10 @@ def fleet_load(fleet: FleetState, t: Tunables, now: float) -> FleetLoad:
     return FleetLoad(wait, batch, kv, busy)
 
 
-class Chosen(NamedTuple):
+class Chosen(msgspec.Struct, frozen=True):
     """Figures of one candidate: tokens, seconds, and the slot it fetches from, if it does."""
 
+    slot: Slot
     match_tokens: int
     prefix_tokens: int
     queue_s: float
@@ -142,7 +144,6 @@ class LiveCandidates(Candidates):
         t: Tunables,
         request: Request,
         now: float,
-        *,
         match: Ints,
         rows: Rows,
         mean_prefill_s: float,
@@ -168,7 +169,9 @@ class LiveCandidates(Candidates):
     def at(self, row: int) -> Chosen:
         """One candidate's figures."""
         plan = self.fetch_plan
+        slot = row if isinstance(self._rows, slice) else int(self._rows[row])
         return Chosen(
+            Slot(slot),
             int(self.match_tokens[row]),
             int(self.prefix_tokens[row]),
             float(self.queue_s[row]),

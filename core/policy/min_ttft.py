@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from operator import add
+
 from core.policy.base import Candidates, FewColumns, Scores, policy
 from core.tunables import Tunables
 
 
 def _few(c: FewColumns) -> list[float]:
-    rows = zip(c.queues, c.transfers, c.prefills, strict=True)
-    return [queue + transfer + prefill for queue, transfer, prefill in rows]
+    return list(map(add, map(add, c.queues, c.transfers), c.prefills))
 
 
 @policy("min_ttft", sense="min", source="F Alg. 1", few=_few)

@@ -41,12 +41,15 @@ def _pick_few(values: list[float], sense: Literal["min", "max"], rng: Random) ->
     if best != best:  # min and max keep a NaN that comes first
         best = _best_number(values, sense)
     margin = abs(best) * TIE_RELATIVE if math.isfinite(best) else 0.0
+    rows = []
     if sense == "min":
         most = best + margin
-        rows = [i for i, value in enumerate(values) if value <= most]
+        for row, value in enumerate(values):  # a comprehension would cost a call of its own
+            if value <= most:
+                rows.append(row)
     else:
         least = best - margin
-        rows = [i for i, value in enumerate(values) if value >= least]
+        rows += [row for row, value in enumerate(values) if value >= least]
     tied = len(rows)
     return (rows[0] if tied == 1 else rows[rng.randrange(tied)]), tied
 

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from core.domain import Medium
 
+_GPU = Medium.GPU
 _drain = deque[object](maxlen=0).extend
 """Runs an iterator to its end at C speed."""
 
@@ -96,7 +97,7 @@ class KvCache:
         for run in reversed(way):
             young(run)
         if new:
-            self.listener.stored(keys[held:], Medium.GPU, keys[held - 1] if held else None)
+            self.listener.stored(keys[held:], _GPU, keys[held - 1] if held else None)
             if self.host:
                 self._take_from_host(new)
             if self.blocks > room:
@@ -164,7 +165,7 @@ class KvCache:
         self.evicted += len(gone)
         if self.host_capacity:
             self._demote(gone)
-        self.listener.removed(gone, Medium.GPU)
+        self.listener.removed(gone, _GPU)
 
     def _oldest(self, count: int) -> list[int]:
         """Take out the `count` blocks to evict next, or all there are."""
