@@ -7,6 +7,7 @@ triggers refuse everything else, and each row carries the digest of the one befo
 from __future__ import annotations
 
 from sqlalchemy import BigInteger, Boolean, Column, Double, Index, PrimaryKeyConstraint, Table, Text
+from sqlalchemy.schema import SchemaItem
 
 from storage.models import metadata
 from storage.types import key_text
@@ -18,6 +19,13 @@ def _text(name: str) -> Column[str]:
 
 def _whole(name: str, *, nullable: bool = False) -> Column[int]:
     return Column(name, BigInteger(), nullable=nullable)
+
+
+def _issued() -> tuple[SchemaItem, ...]:
+    """What every credential has behind its own columns: who made it, its times, its key."""
+    times = (_whole("expires_us", nullable=True), _whole("revoked_us", nullable=True))
+    made = (_whole("created_us"), _text("created_by"))
+    return (*made, *times, PrimaryKeyConstraint("id"))
 
 
 users = Table(
@@ -42,11 +50,7 @@ tokens = Table(
     _text("role"),
     _text("owner"),
     _text("digest"),
-    _whole("created_us"),
-    _text("created_by"),
-    _whole("expires_us", nullable=True),
-    _whole("revoked_us", nullable=True),
-    PrimaryKeyConstraint("id"),
+    *_issued(),
 )
 Index("ix_tokens_owner", tokens.c.owner)
 
@@ -61,11 +65,7 @@ api_keys = Table(
     Column("requests_per_s", Double(), nullable=False),
     _whole("concurrent_max"),
     _whole("tokens_per_min"),
-    _whole("created_us"),
-    _text("created_by"),
-    _whole("expires_us", nullable=True),
-    _whole("revoked_us", nullable=True),
-    PrimaryKeyConstraint("id"),
+    *_issued(),
 )
 Index("ix_api_keys_tenant", api_keys.c.tenant)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Path, Query
@@ -20,6 +21,7 @@ from core.ports import AuditRecord, KeyRecord, RecordStore, TokenRecord, UserRec
 if TYPE_CHECKING:
     from core.gateway.service import Service
 
+R = TypeVar("R")
 Id = Annotated[str, Path(max_length=64)]
 Reason = Annotated[str, Query(max_length=500)]
 Filter = Annotated[str, Query(max_length=500)]
@@ -120,9 +122,7 @@ def _token_routes(router: APIRouter, service: Service) -> None:
     @router.delete("/tokens/{id}", openapi_extra=LEAST_ADMIN)
     async def revoke(id: Id, reason: Reason = "") -> wire.TokenView:
         acts = service.authority.identities
-        record = await asyncio.to_thread(acts.revoke_token, id, reason=reason)
-        service.forget_identities()
-        return wire.TokenView(**_token(record))
+        return wire.TokenView(**_token(await _ended(service, acts.revoke_token, id, reason)))
 
 
 def _key_routes(router: APIRouter, service: Service) -> None:
@@ -144,9 +144,7 @@ def _key_routes(router: APIRouter, service: Service) -> None:
     @router.delete("/keys/{id}", openapi_extra=LEAST_ADMIN)
     async def revoke(id: Id, reason: Reason = "") -> wire.KeyView:
         acts = service.authority.identities
-        record = await asyncio.to_thread(acts.revoke_key, id, reason=reason)
-        service.forget_identities()
-        return wire.KeyView(**_key(record))
+        return wire.KeyView(**_key(await _ended(service, acts.revoke_key, id, reason)))
 
 
 def _audit_routes(router: APIRouter, service: Service) -> None:
@@ -175,6 +173,13 @@ def _audit_routes(router: APIRouter, service: Service) -> None:
         if fault is None:
             return wire.AuditCheck(checked=checked, ok=True)
         return wire.AuditCheck(checked=checked, ok=False, fault=fault.number, what=fault.what)
+
+
+async def _ended(service: Service, revoke: Callable[..., R], id: str, reason: str) -> R:
+    """Revoke a credential, and ask about all of them again."""
+    record = await asyncio.to_thread(revoke, id, reason=reason)
+    service.forget_identities()
+    return record
 
 
 def _store(service: Service) -> RecordStore:

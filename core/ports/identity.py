@@ -25,49 +25,43 @@ class UserRecord(msgspec.Struct, frozen=True, kw_only=True):
     changed_at: datetime
 
 
-class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A token, or a session: the token of somebody who signed in. The secret is not kept."""
+class Issued(msgspec.Struct, frozen=True, kw_only=True):
+    """A credential that was handed out. Its secret is not kept."""
 
     id: str
+    name: str
+    digest: str
+    created_at: datetime
+    created_by: str
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+    def good_at(self, at: datetime) -> bool:
+        """Whether it is neither revoked nor over."""
+        return self.revoked_at is None and (self.expires_at is None or at < self.expires_at)
+
+
+class TokenRecord(Issued, frozen=True, kw_only=True):
+    """A token, or a session: the token of somebody who signed in."""
+
     kind: str
     """``t`` token, ``s`` session."""
-    name: str
     role: str
     """Of a session: the user's role now."""
     owner: str = ""
     """The user of a session; empty for a token, and for a session of somebody whom an identity
     provider vouches for."""
-    digest: str
-    created_at: datetime
-    created_by: str
-    expires_at: datetime | None = None
-    revoked_at: datetime | None = None
-
-    def good_at(self, at: datetime) -> bool:
-        """Whether it is neither revoked nor over."""
-        return self.revoked_at is None and (self.expires_at is None or at < self.expires_at)
 
 
-class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
+class KeyRecord(Issued, frozen=True, kw_only=True):
     """A key of the data plane. Limits of 0 are none; each replica counts for itself."""
 
-    id: str
-    name: str
     tenant: str
-    digest: str
     cache_salt: str
     """The tenant's: keys of one tenant share cached prefixes, others never do."""
     requests_per_s: float = 0.0
     concurrent_max: int = 0
     tokens_per_min: int = 0
-    created_at: datetime
-    created_by: str
-    expires_at: datetime | None = None
-    revoked_at: datetime | None = None
-
-    def good_at(self, at: datetime) -> bool:
-        """Whether it is neither revoked nor over."""
-        return self.revoked_at is None and (self.expires_at is None or at < self.expires_at)
 
 
 class AuditDraft(msgspec.Struct, frozen=True, kw_only=True):
