@@ -33,7 +33,7 @@ from core.plan.case import (
 )
 from core.plan.decode_room import with_decode_room
 from core.plan.few import FewCandidates, candidates
-from core.plan.gathering import credited, gather
+from core.plan.gathering import GATHERED, credited, gather
 from core.plan.placement import DecodeChoice, Reach, choose_decode
 from core.plan.prospects import Prospects, prospects
 from core.plan.refusal import Refuser
@@ -257,12 +257,15 @@ class Conductor(Roster):
     def _count_coming(self, case: Case) -> None:
         """Take prefixes under way into account; see core.plan.gathering."""
         fleet, t = self.fleet, self.tunables
-        found = self.coming.find(case.keys, fleet.cells.generation)
+        copies: set[int] = set()
+        found = self.coming.find(case.keys, fleet.cells.generation, copies=copies)
         found = {slot: n for slot, n in found.items() if self.trust.credited[slot]}
         if not found:
             return
         if not (t.fetch.enabled and fleet.any_can_fetch):
-            case.credit = credited(fleet, case, found)
+            case.credit = credited(fleet, case, found, copies)
+        long = t.batching.shared_tokens_min
+        case.gathering = {s for s, n in found.items() if n >= long and s not in copies}
         if case.wider is None and case.policy is not self._fallback:
             gather(fleet, case, found, t)
 
@@ -353,8 +356,14 @@ class Conductor(Roster):
             coming_tokens=coming,
             handover_tokens=decode.moved_tokens,
             signal=self.signal(case.policy, slot, case.request),
-            notes=(STALE,) if self._stale(slot, case.now) else (),
+            notes=self._notes(case),
         )
+
+    def _notes(self, case: Case) -> tuple[str, ...]:
+        if not case.gathering and not self.fleet.telemetry_seen:
+            return ()
+        stale = (STALE,) if self._stale(case.slot, case.now) else ()
+        return (*stale, GATHERED) if case.slot in case.gathering else stale
 
     def _stale(self, slot: int, now: float) -> bool:
         """Whether the chosen node's own gauges are too old: the ledger alone told its load."""

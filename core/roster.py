@@ -30,6 +30,7 @@ from core.index.coming import Coming
 from core.index.prefix_index import PrefixIndex
 from core.plan.calibration import Calibration
 from core.plan.cost_model import prefill_coefficients, profile, tbt_coefficients
+from core.plan.gathering import GATHERED
 from core.plan.transfer import Topology
 from core.policy.base import NamedPolicy
 
@@ -228,7 +229,7 @@ class Roster:
         if self.learn:
             for size, chain in keys.items():
                 self.index.touch(chain, size, now)
-        if hotspot and Reason.COLD_PREFIX not in d.excluded:
+        if hotspot and Reason.COLD_PREFIX not in d.excluded and GATHERED not in d.notes:
             # Requests that were gathered on purpose say nothing of how the policy spreads.
             self._watch(d, now)
 
@@ -246,6 +247,7 @@ class Roster:
             keys=chain,
             block_size=size,
             held_blocks=d.match_tokens // size,
+            known_blocks=d.reachable_tokens // size,
         )
 
     def _current(self, d: Decision) -> list[Slot]:

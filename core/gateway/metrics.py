@@ -154,6 +154,12 @@ class ServiceCollector(Collector):
         queued = CounterMetricFamily("conductor_queue", "Requests by fate", labels=["fate"])
         for fate in ("queued", "served", "expired", "full", "displaced"):
             queued.add_metric([fate], self._service.waiting.totals[fate])
+        grouped = CounterMetricFamily(
+            "conductor_batching", "Requests that waited to be grouped, and groups", labels=["what"]
+        )
+        for what, count in self._service.collector.totals.items():
+            grouped.add_metric([what], count)
+        yield grouped
         yield queued
         yield CounterMetricFamily(
             "conductor_prompt_memory_dropped", "Prompts forgotten", value=moves.recent.dropped

@@ -130,8 +130,10 @@ async def serve(
     number, plain = 0, False
     while number <= service.limits.retries_max:
         flight.check()
-        if service.waiting.on and last is None:
-            decided = await service.waiting.decide(intake, flight, arrived_s=arrived_s)
+        if last is None:
+            await service.collector.turn(intake.request, flight)
+        if service.waiting.on and not plain:
+            decided = await service.waiting.decide(intake, flight, arrived_s=arrived_s, tried=tried)
         else:
             decided = _decide(service, intake, tried, plain=plain)
         if service.recorder is not None:

@@ -1,7 +1,8 @@
 """Scheduling for gateways elsewhere: POST /v1/schedule, and what became of it.
 
 Without `reserve` the answer is a decision and nothing else: no load is counted. With it, the
-decision counts until its owner reports (`complete`, `abort`) or its time runs out.
+decision counts until its owner reports (`complete`, `abort`) or its time runs out. In queue mode
+a reservation that would have to wait is refused with 429 `no_room` and a Retry-After.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ async def schedule(service: Service, exchange: Exchange, flight: Flight) -> None
     if options.reserve:
         service.elsewhere.check_room()
     request = intake.without(frozenset(NodeId(n) for n in options.exclude))
-    decided = service.decide(request, what_if=not options.reserve)
+    refused = service.waiting.turned_away(request) if options.reserve else None
+    decided = refused or service.decide(request, what_if=not options.reserve)
     if isinstance(decided, Rejection):
         status, body, retry_after_s = errors.from_rejection(decided)
         await exchange.refuse(status, body, retry_after_s)

@@ -39,6 +39,7 @@ from core.engines.stream_tools import StreamStatus
 from core.fleet.ledger import Reservation
 from core.gateway.audit_watch import AuditWatch
 from core.gateway.budget import RetryBudget
+from core.gateway.collecting import Collector
 from core.gateway.committed import Committer
 from core.gateway.elsewhere import Elsewhere
 from core.gateway.engine_tokens import EngineTokenizer
@@ -169,7 +170,7 @@ class Service:
         self.lab = Lab(lab or LabRules(), wall=clock.wall)
         self.counters: Counter[str] = Counter()
         self.moves, self.waiting = Migrator(self), WaitingRoom(self)
-        self.pipelines = Pipelines(self)
+        self.pipelines, self.collector = Pipelines(self), Collector(self)
         self._ids = 0
         self._active: set[str] = set()
         self._stack = AsyncExitStack()

@@ -6,6 +6,11 @@ one at a time those that wait are given a turn: whoever has it decides, holds it
 only then the next is looked for, so that room is never given twice. Turns are looked for whenever
 load is given back, and with the service's heartbeat.
 
+A request whose node failed it has had its turn: it goes straight on, past those that wait, where
+another node has room, and is else the first of its tenant's line, at no further charge.
+Reservations of `/v1/schedule` cannot wait here: where they would have to, they get 429 with a
+Retry-After.
+
 A place is lost, with 429 and a Retry-After, when the queue is full (a higher class takes the place
 of the lowest one's last), or when its time is up: early enough that the prompt could still be
 computed within its limit. Where nobody could serve the request at all the turn comes at once, for
@@ -23,7 +28,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from core import wire
-from core.domain import Decision, Rejection, Request
+from core.domain import Decision, NodeId, Rejection, Request
 from core.gateway.flights import Flight
 from core.gateway.live import LogHistogram
 from core.gateway.pipelining import can_group
@@ -76,12 +81,22 @@ class WaitingRoom:
         return self._conductor.prospects(request, self._service.clock.now())
 
     async def decide(
-        self, intake: Intake, flight: Flight, *, arrived_s: float
+        self,
+        intake: Intake,
+        flight: Flight,
+        *,
+        arrived_s: float,
+        tried: frozenset[NodeId] = frozenset(),
     ) -> Decision | Rejection:
-        """A decision in turn, or the refusal. The caller must hold it before it awaits anything."""
-        request, service = intake.request, self._service
+        """A decision in turn, or the refusal. The caller must hold it before it awaits anything.
+
+        tried: nodes that failed it, after its turn.
+        """
+        service, again = self._service, bool(tried)
+        request = intake.without(tried) if again else intake.request
         found = self.prospects(request)
-        if not len(self.queue) and self._turn is None and (found.roomy or not found.nodes):
+        free = self._turn is None and (again or not len(self.queue))
+        if free and (found.roomy or not found.nodes):
             decided = service.decide(request, waits=found.nodes > 0, carry=can_group(intake))
             if not is_full(decided):
                 return decided
@@ -89,8 +104,21 @@ class WaitingRoom:
         cost = float(max(request.prompt_tokens, 1))
         place.carry = can_group(intake)
         waiting = Waiting(request.tenant, request.priority, cost, len(intake.raw), place)
-        refused = self._admit(waiting)
+        refused = self._admit(waiting, first=again)
         return refused or await self._wait(waiting, flight, found)
+
+    def turned_away(self, request: Request) -> Rejection | None:
+        """The refusal of one that cannot wait here, where in queue mode it would have to.
+
+        A scheduler elsewhere asks (`/v1/schedule`) and keeps no connection: it is told when to ask
+        again, and does not pass those by who wait.
+        """
+        if not self.on:
+            return None
+        found = self.prospects(request)
+        if not found.nodes or (found.roomy and not len(self.queue)):
+            return None
+        return self._refuse(request, "no_room", _SAYS["no_room"])
 
     def stir(self) -> None:
         """Load was given back, or time has passed: give the next one a turn."""
@@ -132,7 +160,7 @@ class WaitingRoom:
 
     # -- one request -------------------------------------------------------------------------
 
-    def _admit(self, waiting: Waiting[Place]) -> Rejection | None:
+    def _admit(self, waiting: Waiting[Place], *, first: bool) -> Rejection | None:
         """Queue it, in a lower one's place where the queue is full."""
         while self._is_full(waiting.nbytes):
             least = self.queue.least(waiting.priority)
@@ -142,7 +170,7 @@ class WaitingRoom:
             self.queue.discard(least)
             self.totals["displaced"] += 1
             _tell(least.what, "queue_full")
-        self.queue.push(waiting)
+        self.queue.push(waiting, first=first)
         self.totals["queued"] += 1
         return None
 
@@ -237,6 +265,7 @@ class WaitingRoom:
 _SAYS = {
     "queue_full": "the queue is full, and requests of a higher class took this one's place",
     "queue_timeout": "no node had room in time",
+    "no_room": "no node has room now, or others wait for it: ask again",
 }
 
 

@@ -36,6 +36,8 @@ class Prefill:
     block_size: int
     points: tuple[int, ...]
     """Keys it is entered under."""
+    known_blocks: int
+    """Of its first blocks, how many some node held when it was placed."""
 
 
 class Coming:
@@ -62,15 +64,17 @@ class Coming:
         keys: Sequence[int],
         block_size: int,
         held_blocks: int,
+        known_blocks: int = 0,
     ) -> None:
-        """A prompt was placed on a node that holds its first `held_blocks` blocks."""
+        """A prompt was placed on a node that holds its first `held_blocks` blocks, while the best
+        holder had `known_blocks`."""
         points = tuple(keys[d - 1] for d in depths_of(len(keys)) if d > held_blocks)
         if not points:
             return
         if len(self._open) >= self.prompts_max:
             self.left_out += 1
             return
-        made = self._open[name] = Prefill(slot, generation, keys, block_size, points)
+        made = self._open[name] = Prefill(slot, generation, keys, block_size, points, known_blocks)
         for key in points:
             self._at.setdefault(key, {}).setdefault(slot, {})[name] = made
 
@@ -99,10 +103,17 @@ class Coming:
         while done and done[0][0] <= now:
             self.end(done.popleft()[1])
 
-    def find(self, keys: Mapping[int, Sequence[int]], generation: Sequence[int]) -> dict[int, int]:
+    def find(
+        self,
+        keys: Mapping[int, Sequence[int]],
+        generation: Sequence[int],
+        *,
+        copies: set[int] | None = None,
+    ) -> dict[int, int]:
         """Slot -> leading tokens of these keys that are being computed there.
 
-        generation: of every slot now; prompts of a node's past life do not count.
+        generation: of every slot now; prompts of a node's past life do not count. copies: gets the
+        slots that compute what some node held already when they began.
         """
         found: dict[int, int] = {}
         for size, chain in keys.items():
@@ -115,7 +126,10 @@ class Coming:
                         continue
                     prompt = _first(there, generation[slot])
                     if prompt is not None and prompt.block_size == size:
-                        found[slot] = _shared(chain, prompt.keys, depth) * size
+                        blocks = _shared(chain, prompt.keys, depth)
+                        found[slot] = blocks * size
+                        if copies is not None and prompt.known_blocks >= blocks:
+                            copies.add(slot)
         return found
 
     def check_integrity(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -55,6 +55,8 @@ class Case(msgspec.Struct, eq=False):
     slot: Slot = Slot(-1)
     credit: Ints = _LATER
     """`match`, or more where a prefix is being computed: what policies see."""
+    gathering: Collection[int] = ()
+    """Slots that compute a long part of the prompt that nobody held when they began."""
     wider: Standing | None = None
     """`left` before nodes were taken out that could serve it all the same: a hot group's holders,
     or those that do not compute the prompt's cold prefix."""

@@ -17,7 +17,7 @@ that brings its first token sooner.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -30,19 +30,23 @@ from core.policy.constraints import narrowed
 from core.tunables import Tunables
 
 Ints = npt.NDArray[np.int64]
+GATHERED = "follows a prefix that was computed there for all who share it"
+"""Note of such a decision: it was gathered on purpose, and is no sign of a hotspot."""
 
 
-def credited(fleet: FleetState, case: Case, coming: Mapping[int, int]) -> Ints:
-    """The match row with what is coming; the case's own row where that adds nothing."""
+def credited(
+    fleet: FleetState, case: Case, coming: Mapping[int, int], copies: Collection[int]
+) -> Ints:
+    """The match row with what is coming; the case's own row where that adds nothing.
+
+    copies: those of the slots that compute what some node held already when they began.
+    """
     mask, row = case.standing.mask, case.match
     more = {slot: tokens for slot, tokens in coming.items() if tokens > row[slot] and mask[slot]}
+    if copies and more and _idle_elsewhere(fleet, case, coming):
+        more = {slot: tokens for slot, tokens in more.items() if slot not in copies}
     if not more:
         return row
-    held = int(row.max())
-    if min(more.values()) <= held and _idle_elsewhere(fleet, case, coming):
-        more = {slot: tokens for slot, tokens in more.items() if tokens > held}
-        if not more:
-            return row
     row = row.copy()
     for slot, tokens in more.items():
         row[slot] = tokens

@@ -174,6 +174,82 @@ async def test_no_node_at_all_is_told_at_once(pair):
         free()
 
 
+async def test_a_scheduler_elsewhere_is_told_to_ask_again_and_passes_nobody_by(pair):
+    async with world(pair) as w:
+        free = block(w)
+        (waiting,) = start(w, 1)
+        await queued(w, 1)
+        body = {"prompt": [7] * 64, "reserve": True}
+        refused = await w.post("/v1/schedule", body)
+        assert refused.status == 429 and int(refused.headers["retry-after"]) >= 1
+        assert (await refused.json())["error"]["code"] == "no_room"
+        free()
+        assert (await waiting).status == 200
+        granted = await w.post("/v1/schedule", body)
+        assert granted.status == 200
+        name = (await granted.json())["decision_id"]
+        assert (await w.post(f"/v1/schedule/{name}/abort", {})).status == 200
+        await w.settled()
+
+
+async def test_a_request_whose_node_died_is_first_in_line(pair):
+    async with world(pair) as w:
+        served = asyncio.create_task(stuck(w, pair))
+        await until(lambda: len(w.service.conductor.ledger.open) == 1)
+        (reserved,) = w.service.conductor.ledger.open.values()
+        free = block(w)
+        others = start(w, 2, 3, 4)
+        await queued(w, 3)
+        assert w.service.flights.node_died(reserved.decision.prefill) == 1
+        await queued(w, 4)
+        await hang(w, pair, "")
+        free()
+        answers = await asyncio.gather(served, *others)
+        assert {a.status for a in answers} == {200}
+        await w.settled()
+        first, again, *rest = w.sink.decisions
+        assert (again.request_id, again.attempt) == (first.request_id, 1)
+        assert [d.attempt for d in rest] == [0, 0, 0]
+
+
+async def stuck(w, pair):
+    """A request that its engine keeps."""
+    await hang(w, pair, "engine")
+    return await ask(w, 1)
+
+
+async def hang(w, pair, how):
+    for engine in pair:
+        async with w.client.post(f"{engine.url}/emulated/faults", json={"hang": how}) as answer:
+            assert answer.status == 200
+
+
+async def test_requests_that_come_together_are_grouped_shortest_first(pair):
+    """Two groups of a model, each with a prefix of its own that nobody holds."""
+    changes = {"admission.mode": "off", "batching.enabled": True, "batching.load_min": 0.0}
+    changes |= {"batching.shared_tokens_min": 128, "batching.coming": True}
+    async with world(pair, **changes, **{"batching.size_max": 8}) as w:
+
+        async def one(group, tail):
+            prompt = [*range(1000 * group, 1000 * group + 256), *([tail] * tail)]
+            return await w.complete(prompt, max_tokens=1)
+
+        conductor = w.service.conductor
+        conductor.apply(conductor.tunables.changed({"batching.wait_max_ms": 10_000.0}), 2)
+        made = [(g, tail) for tail in (160, 32, 96, 64) for g in (1, 2)]
+        answers = await asyncio.gather(*(one(g, tail) for g, tail in made))
+        assert {a.status for a in answers} == {200}
+        await w.settled()
+        lengths = [d.prompt_tokens - 256 for d in w.sink.decisions]
+        assert lengths == [32, 64, 96, 160] * 2
+        totals = w.service.collector.totals
+        assert (totals["requests"], totals["groups"]) == (8, 2)
+        # One that stays alone goes when its time is up.
+        conductor.apply(conductor.tunables.changed({"batching.wait_max_ms": 20.0}), 3)
+        assert (await one(3, 32)).status == 200 and not len(w.service.collector)
+        assert totals["ungrouped"] == 1
+
+
 async def test_switching_the_mode_lets_everybody_go(pair):
     async with world(pair) as w:
         free = block(w)
