@@ -110,6 +110,8 @@ class NodeStream:
         self._pending: deque[Apply | Recovered] = deque()
         self._wake = asyncio.Event()
         self._replay: asyncio.Task[None] | None = None
+        self._queued: int | None = None
+        """Token of a replay that has not been asked for yet, since too many others run."""
         self._tasks: list[asyncio.Task[None]] = []
         self._link = Link(
             spec.events, tools, self.status, on_messages=self._arrived, on_change=self._changed
@@ -194,7 +196,10 @@ class NodeStream:
         self._replay = asyncio.create_task(self._fetch(request))
 
     async def _fetch(self, request: RequestReplay) -> None:
+        self._queued = request.token
         async with self._tools.replays:
+            self._queued = None
+            self._cursor.replay_waiting(self._now(), token=request.token)
             try:
                 async for frames in self._link.replay(request.from_seq):
                     await self._link.room.wait()
@@ -312,7 +317,10 @@ class NodeStream:
         while True:
             await asyncio.sleep(self._tools.rules.tick_s)
             now = self._now()
-            if not self._inbox:
+            if self._queued is not None:
+                self._cursor.replay_waiting(now, token=self._queued)
+            # What waits here was heard in time: a backlog of ours makes no engine late.
+            if not (self._inbox or self._pending):
                 self._enact(self._cursor.tick(now))
             self._look_at()
             if self._link.lost_s is None:

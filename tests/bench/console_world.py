@@ -22,6 +22,8 @@ from tests.bench.bench_gateway import free_port
 from tests.bench.engine_host import MODEL
 
 START_S = 900.0
+PROBES = {"interval_s": 10.0, "timeout_s": 10.0, "scrape_interval_s": 4.0}
+"""Rarer and more patient than by default: here the engines share the service's cores."""
 
 
 @dataclass(slots=True)
@@ -108,6 +110,7 @@ def _start_service(made: World, fleet: list[dict[str, Any]], database: str) -> N
         "auth": {"anonymous_role": "admin"},
         "limits": {"drain_s": 0.2},
         "log_level": "error",
+        "probe": PROBES,
         "nodes": [
             {
                 "id": e["name"], "url": e["url"], "engine": "emulated", "role": e["role"],

@@ -14,6 +14,7 @@ from core.engines.sockets import SocketLimits
 from core.engines.stream_tools import StreamRules, StreamTools
 from core.engines.transport import NodeStream
 from core.hashing import chain, root_key, token_array
+from core.index import event_stream
 from core.index.event_stream import Status
 from tests.integration.engine_wire import HastyReplay, WirePublisher, until
 
@@ -101,6 +102,27 @@ async def followed(publisher: WirePublisher, **rules):
         one = Followed(publisher, context, **rules)
         async with one.stream:
             yield one
+
+
+async def test_a_replay_that_waits_for_others_is_not_late(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(event_stream, "REPLAY_IDLE_S", 0.2)
+    at_once = StreamRules().replays_at_once
+    async with WirePublisher() as publisher:
+        await publisher.publish(stored(1, 4), live=False)
+        with zmq.asyncio.Context() as context:
+            node = Followed(publisher, context)
+            others = node.stream._tools.replays
+            for _ in range(at_once):
+                await others.acquire()
+            async with node.stream:
+                began = SystemClock().now()
+                await until(lambda: SystemClock().now() - began > 0.7, what="time to pass")
+                assert node.stream.status.cursor.replays == 1
+                assert node.stream.status.state is Status.REPLAYING
+                monkeypatch.undo()
+                for _ in range(at_once):
+                    others.release()
+                await until(lambda: node.match(1) == 64, what="the replay")
 
 
 async def test_what_was_published_before_is_replayed_and_then_believed():
