@@ -93,6 +93,7 @@ def decision_record(
         "ttft_slo_s": limits.ttft_slo_s,
         "tbt_slo_s": limits.tbt_slo_s,
         "excluded": excluded_json(decision.excluded),
+        "decide_s": _micros(decision.decide_s),
         **_predicted(decision.predicted),
         **_table("candidates", decision.candidates),
     }
@@ -284,6 +285,7 @@ def _placed(d: Decision) -> dict[str, Any]:
         "tied": d.candidates.tied,
         "notes": "\n".join(d.notes),
         "decode_excluded": excluded_json(d.decode_excluded),
+        "waited_s": _micros(d.waited_s),
         "decode_candidates": candidates_json(d.decode_candidates),
     }
 

@@ -302,6 +302,10 @@ class Decision(msgspec.Struct, frozen=True, eq=False):
     signal: str = "exact"
     """Rung of the degradation ladder used: exact, approximate, ledger, round_robin."""
     notes: tuple[str, ...] = ()
+    decide_s: float | None = None
+    """How long it took, where the caller measured it."""
+    waited_s: float = 0.0
+    """How long the request waited here for a node with room before that."""
 
     @property
     def new_tokens(self) -> int:
@@ -333,6 +337,7 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     reachable_tokens: int = 0
     candidates: CandidateTable | None = None
     excluded: Mapping[Reason, tuple[NodeId, ...]] = {}
+    decide_s: float | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

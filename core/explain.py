@@ -302,6 +302,9 @@ def _latency_text(e: Explanation) -> str:
     if d.predicted_ttft_s is not None:
         text = ", ".join(f"{name} {_time(value)}" for name, value in parts)
         lines.insert(2, f"    of which {text}")
+    if d.decide_s is not None:
+        waited = f", after {_time(d.waited_s)} in the queue" if d.waited_s else ""
+        lines.append(f"  decided in {_time(d.decide_s)}{waited}")
     return "\n".join(lines)
 
 

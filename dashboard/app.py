@@ -28,6 +28,6 @@ if session.must_sign_in():
 else:
     if why := oidc.problem():
         st.error(why)
-    frame()
+    frame(page.url_path or DEFAULT, page.title)
     page.run()
     follow_strip()

@@ -13,19 +13,20 @@ from dashboard.parts import format as fmt
 from dashboard.parts.components import badge, strip
 from dashboard.parts.theme import style_sheet
 from dashboard.parts.window import CHOICES, CUSTOM, LIVE_RANGE, parse, spell, words
+from dashboard.settings.saved import views_dialog
 from dashboard.who import who_markup
 
 _STRIP = "strip"
 """Key of the place where the strip of badges stands."""
 
 
-def frame() -> None:
-    """Draw the frame; pages follow below."""
+def frame(page: str, title: str) -> None:
+    """Draw the frame of the page of that name (as in its address); it follows below."""
     st.html(style_sheet(session.colours()))
     _address()
     left, right = st.columns([6, 5], vertical_alignment="center")
     with right:
-        _controls()
+        _controls(page, title)
         if session.chosen_range() == CUSTOM:
             _ends()
     with left:
@@ -39,11 +40,13 @@ def redraw_strip() -> None:
         strip(_badges(session.look()))
 
 
-def _controls() -> None:
+def _controls(page: str, title: str) -> None:
     with st.container(
         horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"
     ):
         _widgets()
+        if st.button("Views", key="views", help="Open or keep a page with its filters"):
+            views_dialog(page, title)
 
 
 def _widgets() -> None:

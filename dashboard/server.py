@@ -10,7 +10,8 @@ from pathlib import Path
 
 import plotly
 import streamlit as st
-from starlette.responses import FileResponse
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from dashboard import sign_in
@@ -29,8 +30,21 @@ async def _serve_chart_library(_request: object) -> FileResponse:
     return chart_library()
 
 
+async def _another_base(_request: Request) -> Response:
+    """Streamlit's page looks for its server below a deep link's address before it asks the root.
+
+    A 404 would do, but browsers report it as an error of the page. `null` is no configuration
+    either: the page goes on to the root.
+    """
+    return JSONResponse(None, headers={"Cache-Control": "no-store"})
+
+
 remember_theme()
 app = st.App(
     Path(__file__).with_name("app.py"),
-    routes=[Route("/assets/plotly.min.js", _serve_chart_library), *sign_in.routes()],
+    routes=[
+        Route("/assets/plotly.min.js", _serve_chart_library),
+        *(Route(f"/{{page}}/_stcore/{name}", _another_base) for name in ("health", "host-config")),
+        *sign_in.routes(),
+    ],
 )

@@ -1,4 +1,4 @@
-"""The identity side of a store: an `IdentityStore` that `storage.store.Store` inherits."""
+"""The identity side of a store: an `IdentityStore` and `DocumentStore` that `Store` inherits."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from core.ports import (
     AuditMark,
     AuditRecord,
     ChainFault,
+    DocumentRecord,
     IdentityChange,
     KeyRecord,
     TokenRecord,
     UserRecord,
 )
-from storage import audit_log, identity
+from storage import audit_log, documents, identity
 from storage.database import failures_told, writer_engine
 
 T = TypeVar("T")
@@ -104,6 +105,35 @@ class IdentityReads:
         with self._writing() as connection:
             entry = audit_log.append(connection, audit)
         return logged(entry)
+
+    def documents(self, kind: str, *, limit: int = 1_000) -> Sequence[DocumentRecord]:
+        """Of a kind, newest first."""
+        return self._read(lambda c: documents.of_kind(c, kind, limit))
+
+    def document(self, kind: str, id: str) -> DocumentRecord:
+        """NotFound for an unknown one."""
+        return self._read(lambda c: documents.one(c, kind, id))
+
+    def put_document(
+        self, record: DocumentRecord, *, audit: AuditDraft | None = None, keep: int | None = None
+    ) -> None:
+        """Store or replace, with its audit entry in one transaction; keep the newest `keep`."""
+        with self._writing() as connection:
+            documents.put(connection, record, keep)
+            entry = None if audit is None else audit_log.append(connection, audit)
+        if entry is not None:
+            logged(entry)
+
+    def remove_document(self, kind: str, id: str, *, audit: AuditDraft | None = None) -> bool:
+        """Whether there was one; the entry is made only then, in one transaction."""
+        entry = None
+        with self._writing() as connection:
+            found = documents.remove(connection, kind, id)
+            if found and audit is not None:
+                entry = audit_log.append(connection, audit)
+        if entry is not None:
+            logged(entry)
+        return found
 
     def _read(self, ask: Callable[[Connection], T]) -> T:
         with self._reading() as connection:

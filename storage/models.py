@@ -91,6 +91,9 @@ decisions = Table(
     _required("decode_excluded", Text),
     _required("candidates", Text),
     _required("decode_candidates", Text),
+    # Added later, which puts it last in databases that were there before.
+    _seconds("decide_s"),
+    _seconds("waited_s"),
     PrimaryKeyConstraint("id"),
     postgresql_partition_by="RANGE (at_us)",
 )

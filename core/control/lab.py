@@ -65,7 +65,8 @@ class Job:
 
 
 class Lab:
-    """The line of jobs. `wall`: the time. `target`: what a job's process runs."""
+    """The line of jobs. `wall`: the time. `target`: what a job's process runs. `ended`: told, in
+    the Lab's thread, of each job that has run; it must not raise."""
 
     def __init__(
         self,
@@ -73,9 +74,10 @@ class Lab:
         *,
         wall: Callable[[], datetime],
         target: Callable[[Any, Task], None] = serve,
+        ended: Callable[[Job], None] = lambda _: None,
     ) -> None:
         self.rules = rules
-        self._wall, self._target = wall, target
+        self._wall, self._target, self._ended = wall, target, ended
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -146,6 +148,7 @@ class Lab:
                     return
                 job.state, job.started_at = "running", self._wall()
             self._run(job)
+            self._ended(job)
 
     def _run(self, job: Job) -> None:
         context = multiprocessing.get_context("spawn")

@@ -28,6 +28,7 @@ from core.gateway.admin_lab import lab_routes
 from core.gateway.admin_nodes import node_routes
 from core.gateway.admin_past import past_routes
 from core.gateway.admin_records import record_routes, required
+from core.gateway.admin_views import view_routes
 from core.gateway.admin_watch import watch_routes
 from core.gateway.auth import declare_roles
 from core.gateway.moves.routes import migration_routes
@@ -69,6 +70,7 @@ def create_admin(service: Service) -> FastAPI:
     app.include_router(lab_routes(service), prefix=wire.API_PREFIX)
     app.include_router(migration_routes(service), prefix=wire.API_PREFIX)
     app.include_router(watch_routes(service), prefix=wire.API_PREFIX)
+    app.include_router(view_routes(service), prefix=wire.API_PREFIX)
     app.include_router(identity_routes(service), prefix=wire.API_PREFIX)
     _install_errors(app, service)
     install_stale(app, service)

@@ -14,12 +14,13 @@ from fastapi import APIRouter
 
 from core import wire
 from core.control.lab import Job
-from core.control.lab_run import OBJECTIVES, Task, Tried
+from core.control.lab_run import Task, Tried
 from core.control.plane import newest_first
 from core.control.replay import LEAST, FleetShape, fleet_shape
 from core.control.revisions import with_changes
-from core.errors import BadRequest, Invalid, StoreError
+from core.errors import BadRequest, Invalid, NotFound, StoreError
 from core.gateway.audited import audited
+from core.gateway.lab_kept import job_view
 from core.identity.principal import author
 from core.plan.cost_model import prefill_coefficients, profile, tbt_coefficients
 from core.tunables import Tunables, diff, resolve
@@ -51,7 +52,10 @@ def lab_routes(service: Service) -> APIRouter:
 
     @router.get("/jobs")
     async def jobs() -> wire.LabJobList:
-        return wire.LabJobList(jobs=[_view(job, points=False) for job in lab.jobs()])
+        """Those of this process, then ended ones that were kept."""
+        mine = [job_view(job, points=False) for job in lab.jobs()]
+        kept = await asyncio.to_thread(service.kept_lab.jobs, {job.id for job in mine})
+        return wire.LabJobList(jobs=[*mine, *kept])
 
     @router.post("/jobs", status_code=201)
     async def submit(asked: wire.LabAsk) -> wire.LabJob:
@@ -74,21 +78,35 @@ def lab_routes(service: Service) -> APIRouter:
         facts = {"author": job.author, "reason": asked.reason, "id": job.id, "runs": task.runs}
         service.record_event("lab.submitted", "", facts)
         service.counters["lab.submitted"] += 1
-        return _view(job, points=False)
+        return job_view(job, points=False)
+
+    _job_routes(router, service)
+    return router
+
+
+def _job_routes(router: APIRouter, service: Service) -> None:
+    """One job: of this process, or kept in the store."""
+    lab = service.lab
 
     @router.get("/jobs/{id}")
     async def one(id: str) -> wire.LabJob:
-        return _view(lab.job(id), points=True)
+        try:
+            return job_view(lab.job(id), points=True)
+        except NotFound:
+            return await asyncio.to_thread(service.kept_lab.job, id)
 
     @router.delete("/jobs/{id}")
     async def cancel(id: str) -> wire.LabJob:
         """Cancel a job; one that is over already is forgotten."""
         async with audited(service, "lab.cancel", target=id):
-            job = lab.cancel(id)
+            found = await asyncio.to_thread(service.kept_lab.forgotten, id)
+            try:
+                found = job_view(lab.cancel(id), points=False)
+            except NotFound:
+                if found is None:
+                    raise
         service.counters["lab.cancelled"] += 1
-        return _view(job, points=False)
-
-    return router
+        return found
 
 
 # -- sources ---------------------------------------------------------------------------------
@@ -250,32 +268,3 @@ def _tried(live: Tunables, policy: str, params: dict[str, Any], label: str) -> T
 
 def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value).lower()
-
-
-# -- views -----------------------------------------------------------------------------------
-
-
-def _view(job: Job, *, points: bool) -> wire.LabJob:
-    result = job.result
-    return wire.LabJob(
-        id=job.id,
-        state=job.state,
-        method=job.method,
-        source=job.source,
-        author=job.author,
-        reason=job.reason,
-        created_at=job.created_at,
-        started_at=job.started_at,
-        ended_at=job.ended_at,
-        done=job.done,
-        total=job.total,
-        error=job.error,
-        base=job.base,
-        requests=result.requests if result else 0,
-        objectives=OBJECTIVES.get(job.method, {}),
-        best=result.best if result else "",
-        notes=result.notes if result else [],
-        points=[wire.LabPoint(**dataclasses.asdict(p)) for p in result.points]
-        if result and points
-        else [],
-    )

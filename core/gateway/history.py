@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 KEPT = re.compile(
     rf"{wire.API_PREFIX}/(decisions(/.*)?|history|policies|replicas|revisions(/.*)?|scheduled"
-    r"|series|shares|timings|storage|tunables|whoami|audit(/.*)?|nodes/[^/]+/readings"
+    r"|series|shares|timings|storage|tunables|views|whoami|audit(/.*)?|nodes/[^/]+/readings"
     r"|openapi\.json)"
 )
 """Routes that are answered from records alone."""

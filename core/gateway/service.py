@@ -16,6 +16,8 @@ from time import perf_counter
 from types import TracebackType
 from typing import Protocol, Self
 
+import msgspec
+
 from core.audit import OpenDecision, Recorder
 from core.clock import Clock
 from core.conductor import STALE, Conductor
@@ -52,6 +54,7 @@ from core.gateway.forecasting import Forecasting
 from core.gateway.held import Held
 from core.gateway.indexer import Indexer
 from core.gateway.intake import Names, OutputLengths
+from core.gateway.lab_kept import KeptLab
 from core.gateway.lifecycle import Lifecycle
 from core.gateway.limits import Limits
 from core.gateway.live import Live
@@ -154,8 +157,7 @@ class Service:
         now = clock.now()
         self.started_s, self.started_at = now, clock.wall()
         self.budget = RetryBudget(share=self.limits.retry_share, minimum=self.limits.retry_min)
-        self.flights = Flights()
-        self.live = Live(now)
+        self.flights, self.live = Flights(), Live(now)
         self.names, self.lengths = Names(conductor), OutputLengths()
         self.elsewhere = Elsewhere(self)
         self.indexer, self.lifecycle = Indexer(self), Lifecycle(self)
@@ -167,8 +169,9 @@ class Service:
         self.forecasting = Forecasting(self)
         self.webhook = Webhook(webhook_url, self.guard)
         self.control = self._control_plane()
-        self.lab = Lab(lab or LabRules(), wall=clock.wall)
         self.counters: Counter[str] = Counter()
+        self.kept_lab = KeptLab(self)  # before the Lab, which tells it of its jobs
+        self.lab = Lab(lab or LabRules(), wall=clock.wall, ended=self.kept_lab.keep)
         self.moves, self.waiting = Migrator(self), WaitingRoom(self)
         self.pipelines, self.collector = Pipelines(self), Collector(self)
         self._ids = 0
@@ -291,6 +294,7 @@ class Service:
             return decided
         if waits and is_full(decided):
             return decided
+        decided = msgspec.structs.replace(decided, decide_s=took)
         self.control.decided(decided, took, now)
         self.forecasting.arrived(decided)
         if isinstance(decided, Rejection):

@@ -83,6 +83,8 @@ def row_view(stored: StoredDecision) -> wire.DecisionRow:
         predicted_prefill_s=d.predicted_prefill_s or 0.0,
         predicted_ttft_s=d.predicted_ttft_s or 0.0,
         predicted_tbt_s=d.predicted_tbt_s or 0.0,
+        decide_s=d.decide_s,
+        waited_s=d.waited_s,
         tied=d.tied,
         retries=d.attempt,
         ttft_slo_s=d.ttft_slo_s,

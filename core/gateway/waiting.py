@@ -212,7 +212,9 @@ class WaitingRoom:
         self.waits.add(waited_s)
         self.totals["served"] += 1
         note = f"waited {waited_s:.3g} s for a node with room"
-        told: Decision = msgspec.structs.replace(decided, notes=(*decided.notes, note))
+        told: Decision = msgspec.structs.replace(
+            decided, notes=(*decided.notes, note), waited_s=waited_s
+        )
         return told
 
     def _again(self, waiting: Waiting[Place]) -> None:

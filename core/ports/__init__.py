@@ -23,6 +23,7 @@ from core.ports.answers import (
     Timing,
     Timings,
 )
+from core.ports.documents import DocumentRecord, DocumentStore
 from core.ports.identity import (
     IDENTITY_TOPIC,
     AuditDraft,
@@ -65,6 +66,8 @@ __all__ = [
     "Cursor",
     "DecisionQuery",
     "DecisionRecord",
+    "DocumentRecord",
+    "DocumentStore",
     "EventRecord",
     "IdentityChange",
     "IdentityStore",

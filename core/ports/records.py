@@ -62,6 +62,10 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     decode_excluded: str = ""
     candidates: str = ""
     decode_candidates: str = ""
+    decide_s: float | None = None
+    """How long the decision took; None where it was not measured."""
+    waited_s: float | None = None
+    """How long the request waited here for a node with room; None where that is not known."""
 
     @property
     def placed(self) -> bool:

@@ -22,6 +22,7 @@ from core.ports.answers import (
     TimeBucket,
     Timings,
 )
+from core.ports.documents import DocumentStore
 from core.ports.identity import AuditDraft, IdentityStore
 from core.ports.records import EventRecord, KeptPrompt, NodeWord, RevisionRecord, ScheduledRecord
 
@@ -55,7 +56,7 @@ class ControlStore(Protocol):
         ...
 
 
-class RecordStore(ControlStore, IdentityStore, Protocol):
+class RecordStore(ControlStore, IdentityStore, DocumentStore, Protocol):
     """Answers questions about stored records. Every method may block, and raises StoreError
     where the store cannot be read; call it from a thread, never on the decision path."""
 

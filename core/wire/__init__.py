@@ -65,6 +65,9 @@ POST     /migrations                     MigrationAsk -> MigrationView (202; 404
 POST     /migrations/{id}/cancel         MigrationCancel -> MigrationView
 GET      /cache/hot                      query: limit, node -> HotPrefixes
 GET      /whoami                         -> WhoAmI
+GET      /views                          -> SavedViewList
+POST     /views                          SavedViewAsk -> SavedView (201; 409 taken or too many)
+DELETE   /views/{id}                     query: reason -> SavedView
 POST     /login, /logout                 SignIn -> SignedIn (201; 401, 429), -> Done
 POST     /login/oidc                     SignInElsewhere -> SignedIn (201; 401, 403, 404, 429)
 GET      /users                          -> UserList (admin, as all that follows)
@@ -256,6 +259,7 @@ from core.wire.tuning import (
     TunablesView,
     TunableView,
 )
+from core.wire.views import VIEWS_MAX, SavedView, SavedViewAsk, SavedViewList
 from core.wire.watch import (
     AcknowledgementView,
     AlertList,
@@ -275,6 +279,7 @@ from core.wire.watch import (
 
 __all__ = [
     "API_PREFIX",
+    "VIEWS_MAX",
     "AcknowledgementView",
     "ActionReason",
     "AlertList",
@@ -383,6 +388,9 @@ __all__ = [
     "RevisionList",
     "RevisionView",
     "RollbackAsk",
+    "SavedView",
+    "SavedViewAsk",
+    "SavedViewList",
     "ScheduleAsk",
     "ScheduledList",
     "ScheduledView",

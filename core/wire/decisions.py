@@ -60,6 +60,10 @@ class DecisionRow(Answer):
     predicted_prefill_s: float = 0.0
     predicted_ttft_s: float = 0.0
     predicted_tbt_s: float = 0.0
+    decide_s: float | None = None
+    """How long the decision took; None where it was not recorded."""
+    waited_s: float | None = None
+    """How long the request waited here for a node with room."""
     tied: int = 1
     retries: int = 0
     ttft_slo_s: float | None = None

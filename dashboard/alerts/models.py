@@ -9,7 +9,7 @@ from core import wire
 from dashboard.breaker.models import evidence_words
 from dashboard.overview.models import Tile
 from dashboard.parts import format as fmt
-from dashboard.parts.theme import Figure, Level, Palette, axis_title, layout
+from dashboard.parts.theme import Figure, Level, Palette, layout
 
 STATES: dict[str, tuple[Level, str]] = {
     "firing": ("bad", "✕ fires"),
@@ -62,7 +62,7 @@ def alert_tiles(alerts: Sequence[wire.AlertView], webhook: wire.WebhookView) -> 
     return [
         Tile(
             "Firing", str(len(firing)), level,
-            f"{len(pages)} wake somebody" if pages else "nothing wakes anybody",
+            ("pages" if pages else "tickets only") if firing else "nothing fires",
             fmt.listed([a.name for a in firing]) or "every rule is quiet",
             "Pages: users suffer. Tickets: they may soon.",
         ),
@@ -94,7 +94,7 @@ def alert_rows(
             "Summary": a.summary,
             "Now": value_words(a.value, units.get(a.monitor, "")),
             "Rule": rule_words(a, units.get(a.monitor, "")),
-            "Since": fmt.moment(a.since, zone)[:19] if a.since else fmt.NONE,
+            "Since": fmt.moment(a.since, zone)[5:19] if a.since else fmt.NONE,
             "Acknowledged": a.acknowledged.author if a.acknowledged else "",
         }
         for a in alerts
@@ -141,7 +141,7 @@ def monitor_figure(
             p,
             height=230,
             showlegend=True,
-            yaxis={"title": axis_title(p, unit or alert.monitor)},
+            yaxis={"ticksuffix": f" {unit}" if unit else "", "rangemode": "tozero"},
             meta=f"{alert.monitor} in the last hour: {told}; limit {alert.limit:g}.",
         ),
     }

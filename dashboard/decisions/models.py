@@ -172,10 +172,10 @@ class Segment:
 
 
 def waterfall(row: wire.DecisionRow) -> list[Segment]:
-    """Predicted: queue, transfer, prefill. Observed: to the first token, then the stream.
+    """Predicted: queue, transfer, prefill. Observed: what the service measured of its own (the
+    wait for a node with room, the decision), then to the first token, then the stream.
 
-    The engine does not tell where its first token's time went, so the observed lane has no finer
-    parts than that.
+    The engine does not tell where its first token's time went, so that is one part.
     """
     found: list[Segment] = []
     at = 0.0
@@ -188,11 +188,22 @@ def waterfall(row: wire.DecisionRow) -> list[Segment]:
         if length > 0:
             found.append(Segment("predicted", name, at, length))
             at += length
-    o = row.outcome
+    return found + _observed(row)
+
+
+def _observed(row: wire.DecisionRow) -> list[Segment]:
+    ends, o, at = [], row.outcome, 0.0
+    if row.waited_s:
+        ends.append(("queue", row.waited_s))
+    if row.decide_s:
+        ends.append(("decide", (row.waited_s or 0.0) + row.decide_s))
     if o is not None and o.ttft_s is not None:
-        found.append(Segment("observed", "first token", 0.0, o.ttft_s))
-        if o.e2e_s is not None and o.e2e_s > o.ttft_s:
-            found.append(Segment("observed", "stream", o.ttft_s, o.e2e_s - o.ttft_s))
+        ends += [("first token", o.ttft_s), ("stream", o.e2e_s or 0.0)]
+    found: list[Segment] = []
+    for name, end_s in ends:
+        if end_s > at:
+            found.append(Segment("observed", name, at, end_s - at))
+            at = end_s
     return found
 
 

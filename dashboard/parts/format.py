@@ -60,6 +60,11 @@ def count(value: float | None) -> str:
     return digits(value / 1e9) + " G"
 
 
+def counted(n: int, what: str) -> str:
+    """So many of a thing: 1 act, 2 acts."""
+    return f"{count(n)} {what}" if n == 1 else f"{count(n)} {what}s"
+
+
 def rate(value: float | None) -> str:
     """A rate per second."""
     return NONE if value is None else f"{digits(value)}/s"

@@ -214,8 +214,11 @@ def _series_frame(series: wire.Series, zone: tzinfo) -> Any:
 
 
 def table_height(rows: int, most: int = 12) -> int | Literal["content"]:
-    """As high as its rows, or as `most` of them and half of the next, which says: scroll."""
-    return "content" if rows <= most else ROW_PX * (most + 1) + ROW_PX // 2
+    """As high as its rows, or as `most` of them and half of the next, which says: scroll.
+
+    A few rows more than `most` are no reason to scroll.
+    """
+    return "content" if rows <= most + 4 else ROW_PX * (most + 1) + ROW_PX // 2
 
 
 def _fleet_columns() -> dict[str, Any]:

@@ -120,7 +120,7 @@ def style_sheet(p: Palette) -> str:
 .cd-badge b {{ font-weight:600; }}
 .cd-badge a {{ color:{p.accent}; }}
 .cd-badge i, .cd-sub, .cd-quiet {{ color:{p.muted}; font-style:normal; }}
-.cd-tiles {{ display:grid; gap:.6rem; grid-template-columns:repeat(auto-fit, minmax(190px, 1fr)); }}
+.cd-tiles {{ display:grid; gap:.6rem; grid-template-columns:repeat(auto-fit, minmax(172px, 1fr)); }}
 @media (max-width:1150px) {{ .cd-tiles {{ grid-template-columns:repeat(3, minmax(0, 1fr)); }} }}
 .cd-tile {{ border:1px solid {p.line}; border-radius:8px; background:{p.panel};
   padding:.6rem .8rem .65rem; min-width:0; border-top-width:3px; }}

@@ -37,7 +37,7 @@ def main(_state: wire.FleetState) -> None:
 
 
 def _jobs() -> None:
-    heading("Experiments", "newest first; the service forgets them when it stops")
+    heading("Experiments", "newest first; the newest 50 that have run are kept")
     try:
         jobs = acting.control().lab_jobs().jobs
     except ServiceError as e:

@@ -55,7 +55,7 @@ def _nodes(state: wire.FleetState, series: wire.Series | None) -> None:
     span = not session.window().in_memory
     order = st.session_state.get("rows") or ORDERS[0]
     what = "requests placed a minute" if span else "load"
-    heading("Nodes over time", f"{what}, {order}, {session.zone_name()}")
+    heading("Nodes over time", f"{what}; rows {order}; {session.zone_name()}")
     st.segmented_control(
         "Order of the nodes", list(ORDERS), default=ORDERS[0], required=True, key="rows",
         bind="query-params", label_visibility="collapsed",

@@ -1,4 +1,4 @@
-"""Settings: who may do what (users, tokens, API keys), and the audit of it."""
+"""Settings: saved views, who may do what (users, tokens, API keys), and the audit of it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from core import wire
 from dashboard import session
 from dashboard.overview.models import Notice
 from dashboard.parts import acting
+from dashboard.parts import format as fmt
 from dashboard.parts.components import heading, notice
-from dashboard.parts.format import NONE
 from dashboard.parts.page import act, page, part
 from dashboard.parts.tables import ROW_PX, plain_table, table_height
 from dashboard.settings import forms
 from dashboard.settings import models as sm
+from dashboard.settings.saved import views_section
 
 ADMIN = "admin"
 
@@ -26,7 +27,10 @@ def main(_state: wire.FleetState) -> None:
     acting.told()
     reader = session.user()
     heading("You", "what the service takes this browser for")
-    st.write(f"{reader.name or 'Nobody is signed in'}: {sm.ROLES.get(reader.role, 'no role')}")
+    who = reader.name or "Nobody is signed in; this browser reads as"
+    st.write(f"{who} {sm.ROLES.get(reader.role, 'nobody in particular')}")
+    with part("Saved views"):
+        views_section()
     if not session.may(ADMIN):
         text = f"You are {reader.role or 'nobody in particular'}; sign in as an administrator."
         notice(Notice("none", "Users, tokens, keys and the audit need the role admin", text))
@@ -117,7 +121,7 @@ def _audit() -> None:
     frame = pd.DataFrame(sm.audit_rows(found.entries))
     frame["Time"] = pd.to_datetime(frame["Time"], utc=True).dt.tz_convert(session.zone())
     st.dataframe(
-        frame, key="audit", hide_index=True, row_height=ROW_PX, placeholder=NONE,
+        frame, key="audit", hide_index=True, row_height=ROW_PX, placeholder=fmt.NONE,
         height=table_height(len(frame)), alt="Administrative acts, newest first",
         column_config={
             "Time": st.column_config.DatetimeColumn(
@@ -131,7 +135,7 @@ def _audit() -> None:
             "Download as CSV", frame.to_csv(index=False), file_name="audit.csv", mime="text/csv",
             key="audit_csv", on_click="ignore",
         )  # fmt: skip
-        st.caption(f"The newest {len(frame)} acts{more}.")
+        st.caption(f"The newest {fmt.counted(len(frame), 'act')}{more}.")
 
 
 page(main, key="settings", empty=None, live=False)

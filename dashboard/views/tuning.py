@@ -10,6 +10,7 @@ from dashboard.api.client import ServiceError
 from dashboard.live import live
 from dashboard.overview.models import Notice
 from dashboard.parts import acting
+from dashboard.parts import format as fmt
 from dashboard.parts.components import heading, notice, tile_grid
 from dashboard.parts.live_plot import live_plot
 from dashboard.parts.page import act, failure_notice, page, part
@@ -74,7 +75,7 @@ def _parameters(view: wire.TunablesView, policies: wire.PolicyList, draft: Draft
         )
     shown = dr.shown_items(view.items, str(group), search)
     title = "Found" if search else dr.group_title(str(group), target, draft)
-    heading(title, f"{len(shown)} parameters; a change holds for the next decision on")
+    heading(title, f"{fmt.counted(len(shown), 'parameter')}; changes hold from the next decision")
     formula = next((p.formula for p in policies.policies if p.name == group), "")
     if formula and not search:
         st.caption(" ".join(formula.split()))

@@ -48,6 +48,8 @@ def acts(w):
         ("POST", "/migrations", None, {"prefix": "0" * 16, "target": "a", **WHY}),
         ("POST", "/migrations/{id}/cancel", "/migrations/none/cancel", WHY),
         ("POST", "/alerts/{name}/acknowledge", "/alerts/none/acknowledge", {"note": "known"}),
+        ("POST", "/views", None, {"name": "mine", "page": "slo", **WHY}),
+        ("DELETE", "/views/{id}", lambda seen: f"/views/{seen['/views']['id']}", None),
         ("POST", "/users", None, user),
         ("PATCH", "/users/{name}", "/users/ada", {"role": "operator"}),
         ("POST", "/tokens", None, {"name": "ci"}),

@@ -61,6 +61,15 @@ def test_waterfall_lanes_follow_on_and_keep_what_is_not_named() -> None:
     assert observed == [("first token", 0.0, 0.3), ("stream", 0.3, pytest.approx(1.2))]
 
 
+def test_waterfall_shows_what_the_service_took_for_itself() -> None:
+    parts = dm.waterfall(row(decide_s=0.001, waited_s=0.05))
+    observed = [(s.name, pytest.approx(s.start_s), pytest.approx(s.length_s)) for s in parts[-4:]]
+    assert observed == [
+        ("queue", 0.0, 0.05), ("decide", 0.05, 0.001), ("first token", 0.051, 0.249),
+        ("stream", 0.3, 1.2),
+    ]  # fmt: skip
+
+
 def test_waterfall_of_a_rejection_is_empty() -> None:
     nothing = {f"predicted_{n}_s": 0.0 for n in ("queue", "transfer", "prefill", "ttft")}
     assert dm.waterfall(row(routed=False, outcome=None, **nothing)) == []
