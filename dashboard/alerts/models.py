@@ -25,6 +25,7 @@ EVIDENCE: dict[str, tuple[str, str, dict[str, str]]] = {
     "cache_signal_lost": ("views/changes.py", "Cache signal changes", {"lane": "Cache signal"}),
     "spool_filling": ("views/storage.py", "Storage & health", {}),
     "records_dropped": ("views/storage.py", "Storage & health", {}),
+    "audit_broken": ("views/settings.py", "Audit", {}),
     "loop_lag": ("views/storage.py", "Storage & health", {}),
     "decisions_slow": ("views/storage.py", "Storage & health", {}),
     "load_uneven": ("views/nodes.py", "Nodes", {}),

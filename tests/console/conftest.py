@@ -32,8 +32,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory, provider: OidcProvider) -> I
 
 @pytest.fixture(scope="session")
 def empty_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A service without a single node; no console process."""
-    with Stack(tmp_path_factory.mktemp("empty"), console=False) as running:
+    """A service without a single node or request, and a console."""
+    with Stack(tmp_path_factory.mktemp("empty")) as running:
         yield running
 
 
@@ -46,19 +46,13 @@ def chromium() -> Path:
     return Path(found)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser(chromium: Path) -> Iterator[Browser]:
-    """One browser a module."""
+    """One browser for all tests; each has a context of its own."""
     with sync_playwright() as p:
         launched = p.chromium.launch(executable_path=str(chromium), args=ARGS)
         yield launched
         launched.close()
-
-
-@pytest.fixture(params=["light", "dark"])
-def watched(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Watched]:
-    """A page in either scheme."""
-    yield from watch(browser, request.param)
 
 
 @pytest.fixture

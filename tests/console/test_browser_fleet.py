@@ -1,17 +1,14 @@
-"""The fleet's pages in a real browser: a walk through all pages, and acts end to end."""
+"""The fleet's pages in a real browser: acts end to end."""
 
 from __future__ import annotations
 
 import re
 
 import pytest
-from axe import script, violations
 from playwright.sync_api import Page, expect
 from stack import Stack
 from test_control_pages import until
-from watching import Watched, go, plots, settled
-
-from dashboard.navigation import SECTIONS, address, present
+from watching import Watched, go, plots
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 ROW_CHECKBOX = {"x": 17, "y": 51}
@@ -28,24 +25,6 @@ def hot(stack: Stack) -> str:
 
     until(found)
     return found()[0]
-
-
-def test_every_page_is_reached_without_an_error_and_can_be_used_by_everybody(
-    watched: Watched, stack: Stack, hot: str
-) -> None:
-    page, source = watched.page, script()
-    page.goto(stack.console_url)
-    settled(page)
-    assert present().keys() == SECTIONS.keys()
-    found: list[str] = []
-    for section, entries in present().items():
-        for entry in entries:
-            go(page, section, entry.title)
-            expect(page).to_have_url(re.compile(re.escape(address(entry.name)) + r"(\?|$)"))
-            settled(page)
-            found += [f"{entry.name}: {words}" for words in violations(page, source)]
-            watched.check()
-    assert not found, "\n".join(found)
 
 
 def test_a_node_is_drained_and_taken_back(plain: Watched, stack: Stack) -> None:

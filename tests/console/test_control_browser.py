@@ -151,9 +151,39 @@ def test_why_a_decision_went_where_it_did(operator: Watched, stack: Stack) -> No
     page.goto(f"{stack.console_url}/decisions?tenant=asks-why&decision={row['id']}")
     stored = stack.get(f"/decisions/{row['id']}")
     expect(page.get_by_text(stored["verdict"], exact=True)).to_be_visible()
+    assert stored["row"]["decide_s"] > 0
+    expect(page.get_by_text("observed: decide").first).to_be_visible()
     page.get_by_role("button", name="Weigh again").click()
     expect(page.get_by_text(f"It would go to {row['prefill_node']} again.")).to_be_visible()
     expect(page.locator(".st-key-what_if_bars .js-plotly-plot")).to_be_visible()
+    operator.check()
+
+
+def test_a_view_is_kept_opened_and_deleted(operator: Watched, stack: Stack) -> None:
+    page = operator.page
+    page.goto(f"{stack.console_url}/decisions?tenant=nobody&range=1h&live=false")
+    page.get_by_role("button", name="Views", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_text("tenant nobody; range 1h")).to_be_visible()
+    filled(dialog.get_by_label("Name"), "of <b>nobody")
+    dialog.get_by_text("Shared", exact=True).click()
+    dialog.get_by_role("button", name="Keep", exact=True).click()
+    link = page.get_by_role("link", name="of <b>nobody")
+    expect(link).to_be_visible()
+    (kept,) = stack.get("/views")["views"]
+    assert (kept["page"], kept["shared"]) == ("decisions", True)
+    assert kept["params"] == {"tenant": "nobody", "range": "1h"}
+    page.goto(f"{stack.console_url}/settings")
+    link.click()
+    expect(page).to_have_url(re.compile("/decisions\\?.*tenant=nobody"))
+    expect(page.get_by_text("No decision matches these filters")).to_be_visible()
+    page.goto(f"{stack.console_url}/settings")
+    page.get_by_role("button", name="Delete …").click()
+    dialog = page.get_by_role("dialog")
+    filled(dialog.get_by_label("Reason (required)"), "not needed")
+    dialog.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.get_by_text("is deleted")).to_be_visible()
+    assert stack.get("/views")["views"] == []
     operator.check()
 
 
