@@ -46,12 +46,14 @@ class Stack:
         console: bool = True,
         speed: float = 2.0,
         provider: OidcProvider | None = None,
+        kv_tokens: int | None = None,
     ) -> None:
         self._provider = provider
         self._folder = folder
         self._roles = roles
         self._console = console
         self._speed = speed
+        self._kv_tokens = kv_tokens
         self._processes = Processes(folder / "logs")
         self.service: Child | None = None
         self.engines: dict[str, Child] = {}
@@ -138,6 +140,8 @@ class Stack:
             "--profile", "tiny-emulated", "--time-scale", str(self._speed),
             "--state-file", str(state),
         ]  # fmt: skip
+        if self._kv_tokens is not None:
+            argv += ["--kv-tokens", str(self._kv_tokens)]
         child = self._processes.start(name, argv)
         self.engines[name] = child
         wait_until(state.exists, child, timeout_s=START_S, what="its address")

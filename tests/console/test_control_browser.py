@@ -187,7 +187,7 @@ def test_a_view_is_kept_opened_and_deleted(operator: Watched, stack: Stack) -> N
     operator.check()
 
 
-def test_a_sweep_in_the_lab_becomes_a_draft(operator: Watched, stack: Stack) -> None:
+def test_the_best_point_of_a_sweep_in_the_lab_becomes_live(operator: Watched, stack: Stack) -> None:
     page = operator.page
     page.goto(f"{stack.console_url}/lab")
     filled(page.get_by_label("At most this many"), "60")
@@ -202,9 +202,16 @@ def test_a_sweep_in_the_lab_becomes_a_draft(operator: Watched, stack: Stack) -> 
     expect(page.locator(".st-key-lab_pareto .js-plotly-plot")).to_be_visible()
     job = stack.get("/lab/jobs")["jobs"][0]
     assert (job["reason"], job["state"], job["total"]) == ("which alpha", "done", 6)
+    first, picked = live(stack), page.get_by_role("combobox", name="Configuration").input_value()
+    points = {p["label"]: p for p in stack.get(f"/lab/jobs/{job['id']}")["points"]}
+    assert picked == job["best"] or points[job["best"]]["live"]
     promote.click()
     expect(page).to_have_url(re.compile("/tuning.*draft="))
-    expect(page.get_by_role("button", name="Review and apply").first).to_be_enabled()
+    reviewed(page, "the Lab's best").get_by_role("button", name="Apply", exact=True).click()
+    expect(page.get_by_text(f"Revision {first + 1} is live")).to_be_visible()
+    now = {i["path"]: i["value"] for i in stack.get("/tunables")["items"]}
+    assert points[picked]["params"].items() <= now.items()
+    stack_back(stack, first)
     operator.check()
 
 
