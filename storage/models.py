@@ -91,7 +91,7 @@ decisions = Table(
     _required("decode_excluded", Text),
     _required("candidates", Text),
     _required("decode_candidates", Text),
-    # Added later, which puts it last in databases that were there before.
+    # Added later, so behind them: read with a whole decision only.
     _seconds("decide_s"),
     _seconds("waited_s"),
     PrimaryKeyConstraint("id"),

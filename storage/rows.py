@@ -48,13 +48,13 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 TIME_AT = {"decisions": 1, "outcomes": 1}
 """Where the time of the decision stands in these rows."""
 _SCHEDULED = ("id", "action", "author", "reason", "state", "note", "revision")
-_LONG = ("excluded", "decode_excluded", "candidates", "decode_candidates")
+_LONG = ("excluded", "decode_excluded", "candidates", "decode_candidates", "decide_s", "waited_s")
 assert _DECISION_FIELDS[-len(_LONG) :] == _LONG
 _OUTCOME = tuple(c.label(f"outcome_{c.name}") for c in outcomes.columns)
 BOTH = (*_OUTCOME, *decisions.columns)
 """Columns to select for `to_stored`: an outcome's, then those of its decision."""
 BRIEF = BOTH[: -len(_LONG)]
-"""The same without the decision's long texts, which are empty then."""
+"""The same without the decision's long texts and what lies behind them, which are empty then."""
 _WIDTH = len(_OUTCOME)
 
 

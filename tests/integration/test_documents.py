@@ -102,7 +102,7 @@ async def test_what_the_lab_found_outlives_the_process(tmp_path):
                     await asyncio.sleep(0.05)
             before = (await ask(w, "GET", path))[1]
             assert before["state"] == "done" and len(before["points"]) == 2
-        async with controlled(made, tmp_path) as w:
+        async with controlled([], tmp_path) as w:
             listed = (await ask(w, "GET", "/lab/jobs"))[1]["jobs"]
             assert [(j["id"], j["points"]) for j in listed] == [(job["id"], [])]
             assert (await ask(w, "GET", path))[1] == before
