@@ -8,6 +8,7 @@ from dashboard import oidc, session
 from dashboard.frame import frame
 from dashboard.live import follow_strip
 from dashboard.navigation import DEFAULT, Entry, present
+from dashboard.settings.saved import views_dialog
 from dashboard.who import ask_to_sign_in
 
 
@@ -28,6 +29,6 @@ if session.must_sign_in():
 else:
     if why := oidc.problem():
         st.error(why)
-    frame(page.url_path or DEFAULT, page.title)
+    frame(lambda: views_dialog(page.url_path or DEFAULT, page.title))
     page.run()
     follow_strip()

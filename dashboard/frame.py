@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import streamlit as st
@@ -13,20 +14,19 @@ from dashboard.parts import format as fmt
 from dashboard.parts.components import badge, strip
 from dashboard.parts.theme import style_sheet
 from dashboard.parts.window import CHOICES, CUSTOM, LIVE_RANGE, parse, spell, words
-from dashboard.settings.saved import views_dialog
 from dashboard.who import who_markup
 
 _STRIP = "strip"
 """Key of the place where the strip of badges stands."""
 
 
-def frame(page: str, title: str) -> None:
-    """Draw the frame of the page of that name (as in its address); it follows below."""
+def frame(open_views: Callable[[], None]) -> None:
+    """Draw the frame; pages follow below. `open_views` shows the saved views."""
     st.html(style_sheet(session.colours()))
     _address()
     left, right = st.columns([6, 5], vertical_alignment="center")
     with right:
-        _controls(page, title)
+        _controls(open_views)
         if session.chosen_range() == CUSTOM:
             _ends()
     with left:
@@ -40,13 +40,13 @@ def redraw_strip() -> None:
         strip(_badges(session.look()))
 
 
-def _controls(page: str, title: str) -> None:
+def _controls(open_views: Callable[[], None]) -> None:
     with st.container(
         horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"
     ):
         _widgets()
         if st.button("Views", key="views", help="Open or keep a page with its filters"):
-            views_dialog(page, title)
+            open_views()
 
 
 def _widgets() -> None:
