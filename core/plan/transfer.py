@@ -88,15 +88,6 @@ def exposed_seconds(transfer_s: Number, compute_s: Number | float, layers: int) 
     return max(late, first)
 
 
-def reuse_benefit_s(recompute_s: Number, cached_s: Number, transfer_s: Number) -> Number:
-    """Seconds won by fetching a prefix (S2 4.4.4); below 0, computing it again is faster.
-
-    `recompute_s` is the prefill without the fetched prefix, `cached_s` the prefill with it,
-    `transfer_s` the exposed time to fetch it.
-    """
-    return recompute_s - cached_s - transfer_s
-
-
 def shared_link(a: NodeSpec, b: NodeSpec) -> LinkKind | None:
     """Fastest kind that both nodes have; NVLink only within one known host. None: no path."""
     same_host = bool(a.place.host) and a.place.host == b.place.host
@@ -216,8 +207,3 @@ class Topology:
 
     def _mask(self, kinds: Iterable[LinkKind]) -> int:
         return sum(self._bits[kind] for kind in set(kinds))
-
-
-def uniform_link(gb_per_s: float) -> Link:
-    """A link of `gb_per_s` gigabytes a second without latency or loss, for simulated fleets."""
-    return Link(bytes_per_s=gb_per_s * 1e9)

@@ -16,7 +16,10 @@ import pytest
 from control_world import CALM, Load, apply, controlled, flushed
 from gateway_world import Engine, engines, gateway, until
 from load_child import far_load
+from typer.testing import CliRunner
 
+from core import wire
+from core.cli import app
 from core.conductor import STALE
 from core.domain import Health, NodeId
 from core.engines.probe import EngineProbe
@@ -151,6 +154,44 @@ async def test_twenty_bad_requests_leave_every_breaker_closed(four):
         assert states == [State.CLOSED] * 4
         assert (await w.complete([99] * 32, max_tokens=2)).status == 200
         await w.settled()
+
+
+# -- condition 5 ----------------------------------------------------------------------------------
+
+
+async def shared_prompt(policy: str, rate: float, requests: int) -> None:
+    """One system prompt of 6k tokens that a single node holds, and traffic that shares it."""
+    real = ("--profile", "generic-7b-1gpu", "--time-scale", "4")
+    tunables = Tunables().changed({"policy": policy, "migration.enabled": True})
+    with engines(*(Engine(name, *real) for name in "abcdefgh")) as made:
+        specs = [e.spec(profile="generic-7b-1gpu", speed=4.0) for e in made]
+        async with gateway(*specs, tunables=tunables, rules=CALM) as w:
+            traffic = {"hot": 7, "shared": 6144, "tail": 64, "output": 4}
+            await Load(w, **traffic).one(7)
+            await w.settled()
+            async with far_load(w.url, rate=rate, **traffic) as load:
+                await until(lambda: load.sent >= requests, deadline_s=240)
+            assert not load.failures
+            await w.settled()
+            placed = [d for d in w.sink.decisions if d.placed]
+            counts = Counter(d.prefill_node for d in placed[-len(placed) // 2 :])
+            busiest = 8 * max(counts.values()) / sum(counts.values())
+            told = Counter(kind for kind, _, _ in w.sink.events if kind.startswith("hotspot."))
+            arguments = ["hot", "--json", "--url", w.url]
+            shown = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+            top = wire.HotPrefixes.model_validate_json(shown.stdout).prefixes[0]
+            done = w.service.moves.totals["done"]
+            print(f"{policy}: busiest {busiest:.2f} times the mean, {told}, {done} copies, {top}")
+            assert busiest <= 1.5
+            assert top.tokens == 6144 and len(top.holders) > 1
+            assert told["hotspot.filtered"] or done
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("policy", ["min_ttft", "priced_ttft", "linear", "multiplicative"])
+async def test_a_shared_prompt_is_carried_by_all_nodes(policy):
+    await shared_prompt(policy, 64.0, 64 * 30)
 
 
 # -- condition 7 ----------------------------------------------------------------------------------

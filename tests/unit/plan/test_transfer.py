@@ -19,10 +19,8 @@ from core.plan.transfer import (
     Topology,
     exposed_seconds,
     kv_dtype_factor,
-    reuse_benefit_s,
     shared_link,
     transfer_seconds,
-    uniform_link,
 )
 
 
@@ -118,13 +116,6 @@ def test_overlap_equals_the_layer_by_layer_schedule(
     assert exposed_seconds(transfer, compute, layers) == pytest.approx(done - compute, abs=1e-9)
 
 
-def test_reuse_pays_only_where_the_fetch_is_faster_than_computing() -> None:
-    assert reuse_benefit_s(2.0, 0.5, 0.4) == pytest.approx(1.1)
-    assert reuse_benefit_s(2.0, 0.5, 1.6) < 0
-    gain = reuse_benefit_s(np.array([2.0, 1.0]), np.array([0.5, 0.5]), np.array([0.4, 0.6]))
-    assert gain.tolist() == pytest.approx([1.1, -0.1])
-
-
 def test_nvlink_joins_only_one_known_host() -> None:
     links = (LinkKind.NVLINK, LinkKind.TCP)
     a, b = node("a", *links, host="h1"), node("b", *links, host="h1")
@@ -186,7 +177,7 @@ def test_rows_widen_with_the_fleet() -> None:
 
 
 def test_one_uniform_link_overrules_all_kinds() -> None:
-    topology = Topology(3, uniform=uniform_link(100))
+    topology = Topology(3, uniform=Link(bytes_per_s=100e9))
     topology.set_node(0, node("a", LinkKind.TCP))
     topology.set_node(1, node("b", LinkKind.ROCE))
     assert topology.seconds(100e9, 0, 1) == pytest.approx(1.0)
