@@ -53,7 +53,8 @@ def test_both_forms_agree(nodes, tokens, now, threshold, data):
         links.set_node(slot, one)
         f.set_cost(NodeId(one.id), n["cost"])
         f.queued_s[slot], f.head_s[slot] = max(n["queued_s"], n["head_s"]), n["head_s"]
-        f.head_started_s[slot], f.egress_until_s[slot] = n["started_s"], n["egress_s"]
+        f.head_started_s[slot] = min(n["started_s"], now)  # what runs has begun
+        f.egress_until_s[slot] = n["egress_s"]
         match[slot] = min(n["match"], max(tokens - 1, 0))
     chosen = data.draw(st.lists(st.sampled_from(range(len(nodes))), min_size=1, unique=True))
     rows = np.array(sorted(chosen))
