@@ -61,7 +61,7 @@ ARGS = ["--no-sandbox", "--disable-gpu", "--force-color-profile=srgb"]
 
 def main() -> None:
     """Start everything, wait until the charts have something to show, take the pictures."""
-    sys.path.insert(0, str(HERE))
+    sys.path[:0] = [str(HERE), str(HERE.parent)]
     from stack import Stack
 
     roles = ("prefill", "prefill", "prefill", "decode", "decode", "both")
