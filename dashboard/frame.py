@@ -24,7 +24,7 @@ def frame(open_views: Callable[[], None]) -> None:
     """Draw the frame; pages follow below. `open_views` shows the saved views."""
     st.html(style_sheet(session.colours()))
     _address()
-    left, right = st.columns([6, 5], vertical_alignment="center")
+    left, right = st.columns([5, 6], vertical_alignment="center")
     with right:
         _controls(open_views)
         if session.chosen_range() == CUSTOM:

@@ -105,8 +105,8 @@ def _take(stack: Stack) -> None:
         page.set_viewport_size({"width": 1440, "height": 3200})
         opened = f"{url}/decisions?decision={split[0]['id']}"
         _shoot(page, opened, 3, OUT / "decision.png", below="hr", height=1250)
-        page.set_viewport_size({"width": 1440, "height": 1600})
-        _shoot(page, f"{url}/cache", 1, OUT / "cache.png")
+        page.set_viewport_size({"width": 1440, "height": 1100})
+        _shoot(page, f"{url}/cache", 1, OUT / "cache.png", crop=False)
         _every_page(page, url, opened)
         browser.close()
 
