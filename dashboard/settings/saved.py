@@ -42,8 +42,13 @@ def _keep(page: str, title: str, found: wire.SavedViewList) -> None:
         name = name.strip()
         taken = any(v.mine and v.name == name for v in found.views)
         full = "You keep as many as one may." if sv.full(found) and not taken else ""
-        wrong = full or sv.complaint(params) or ("" if name else "Give it a name.")
-        if act("Replace" if taken else "Keep", key="view_keep", why_not=wrong, type="primary"):
+        role = "" if session.may("operator") else "This needs the role operator."
+        wrong = role or full or sv.complaint(params) or ("" if name else "Give it a name.")
+        # Not disabled by a moment without an answer: nothing would enable it while paused.
+        label = "Replace" if taken else "Keep"
+        if st.button(
+            label, key="view_keep", type="primary", disabled=bool(wrong), help=wrong or None
+        ):
             asked = wire.SavedViewAsk(
                 name=name, page=page, params=params, shared=shared, replace=taken
             )
