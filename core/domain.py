@@ -182,6 +182,9 @@ class NodeSpec:
     kv_transfer: str = ""
     """Connector that moves KV between prefill and decode nodes (nixl, bootstrap, ...); nodes
     with equal non-empty values can serve one request together."""
+    kv_dtype: str = "auto"
+    """Dtype of the KV cache as engines name it (auto, bfloat16, fp8_e4m3, int8, ...): how many
+    bytes a token has to move. auto is 16 bits, or what the engine tells."""
     mfu: float | None = None
     """Model FLOPs utilisation of prefill; None takes the profile's."""
     engine_group: str = ""

@@ -31,7 +31,7 @@ from core.index.prefix_index import PrefixIndex
 from core.plan.calibration import Calibration
 from core.plan.cost_model import prefill_coefficients, profile, tbt_coefficients
 from core.plan.gathering import GATHERED
-from core.plan.transfer import Topology
+from core.plan.transfer import Topology, kv_dtype_factor
 from core.policy.base import NamedPolicy
 
 _APPROXIMATE_BLOCKS_MAX = 1_048_576
@@ -355,6 +355,7 @@ def check_spec(spec: NodeSpec) -> None:
     for name in ("kv_capacity_tokens", "context_tokens_max"):
         if getattr(spec, name) < 0:
             raise Invalid(f"{name}: {getattr(spec, name)} is below 0", field=name)
+    kv_dtype_factor(spec.kv_dtype)
     if not 0 < spec.weight < math.inf:
         raise Invalid(f"weight: {spec.weight} is not a positive number", field="weight")
 
@@ -365,7 +366,7 @@ def node_cost(spec: NodeSpec) -> NodeCost:
     return NodeCost(
         prefill=prefill_coefficients(cost, mfu=spec.mfu, speed=spec.speed),
         tbt=tbt_coefficients(cost, speed=spec.speed),
-        kv_bytes_per_token=cost.kv_bytes_per_token,
+        kv_bytes_per_token=cost.kv_bytes_per_token * kv_dtype_factor(spec.kv_dtype),
         layers=cost.layers,
     )
 

@@ -123,6 +123,10 @@ class NodeTemplate(_Part):
     kv_transfer: str = Field(
         default="", description="P/D connector (nixl, bootstrap); equal names can work together"
     )
+    kv_dtype: str = Field(
+        default="auto",
+        description="KV cache's dtype: auto (engine's), bfloat16, fp8, int8",
+    )
     pipeline_group: str = Field(
         default="", description="nodes of equal names can share one long prefill (emulated only)"
     )

@@ -36,6 +36,7 @@ from core.policy import get_policy
 from core.prompt import LocalTokenizer, Prompts
 from core.recording import TELEMETRY_S, drained, record_telemetry
 from core.relay import Relay
+from core.roster import check_spec
 from core.settings import LabSettings, ProbeSettings, Settings
 from core.tunables import Tunables
 from storage.retention import Rules
@@ -249,10 +250,11 @@ def timed_ids(clock: Clock, rng: random.Random) -> Callable[[], str]:
 
 
 def check_nodes(settings: Settings) -> None:
-    """Invalid, naming the node's field, where one is at an address that no node may have."""
+    """Invalid, naming the node's field, where one has an address or a figure that cannot be."""
     for node in settings.nodes:
         try:
             check_trusted(node.spec())
+            check_spec(node.spec())
         except UsageError as e:
             where = f"nodes.{node.id}.{e.field}"
             raise Invalid(f"nodes.{node.id}.{e.message}", field=where) from None

@@ -76,6 +76,8 @@ class Discovery:
     role: Role | None = None
     bootstrap_port: int | None = None
     """SGLang's meeting point for prefill/decode pairs."""
+    kv_dtype: str = ""
+    """Dtype of the KV cache in the engine's own words."""
     epoch: str = ""
     """Identity of the process that answered; see EngineAdapter.epoch."""
     notes: tuple[str, ...] = ()

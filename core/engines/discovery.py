@@ -8,6 +8,7 @@ from core.domain import EventEndpoints, NodeId, NodeSpec, Role
 from core.engines.addresses import check_never, parse_endpoint
 from core.engines.base import Discovery
 from core.errors import UsageError
+from core.plan.transfer import kv_dtype_factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ def join(registered: NodeSpec, found: Discovery) -> Joined:
     models = registered.models or found.models
     if missing := [m for m in registered.models if m not in found.models]:
         notes.append(f"registered models {missing} are not served; the engine has {found.models}")
+    kv_dtype, dtype_notes = _kv_dtype(registered.kv_dtype, found.kv_dtype)
     events, event_notes = _events(registered, found)
     spec = replace(
         registered,
@@ -40,8 +42,9 @@ def join(registered: NodeSpec, found: Discovery) -> Joined:
         batch_max=_least(registered.batch_max, found.batch_max),
         role=_role(registered, found),
         events=events,
+        kv_dtype=kv_dtype,
     )
-    return Joined(spec, (*notes, *event_notes))
+    return Joined(spec, (*notes, *dtype_notes, *event_notes))
 
 
 def ranks(registered: NodeSpec, found: Discovery) -> list[NodeSpec]:
@@ -92,6 +95,19 @@ def _refused(told: EventEndpoints) -> str:
     except UsageError as error:
         return f"the engine's event address is not followed: {error.message}"
     return ""
+
+
+def _kv_dtype(registered: str, told: str) -> tuple[str, tuple[str, ...]]:
+    """The registered dtype, else the engine's; one whose size is not known counts as 16 bits."""
+    if told in ("", "auto", registered):
+        return registered, ()
+    if registered != "auto":
+        return registered, (f"registered kv_dtype {registered}; the engine has {told}",)
+    try:
+        kv_dtype_factor(told)
+    except UsageError:
+        return registered, (f"the engine's KV dtype {told} is counted as 16 bits a value",)
+    return told, ()
 
 
 def _least(registered: int, found: int) -> int:

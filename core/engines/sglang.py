@@ -144,6 +144,7 @@ class SglangAdapter(EngineAdapter):
             context_tokens_max=min(x for x in (longest, capacity) if x) if longest else capacity,
             kv_capacity_tokens=capacity,
             block_size=as_count(info.get("page_size")) or 0,
+            kv_dtype=str(info.get("kv_cache_dtype") or ""),
             batch_max=as_count(info.get("max_running_requests")) or 0,
             dp_size=dp_size,
             events=events,

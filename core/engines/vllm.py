@@ -131,6 +131,7 @@ class VllmAdapter(EngineAdapter):
             context_tokens_max=max(as_count(m.get("max_model_len")) or 0 for m in listed),
             kv_capacity_tokens=_capacity(page, 0),
             block_size=_config_count(page, "block_size"),
+            kv_dtype=page.label(_CONFIG, "cache_dtype") or "",
             dp_size=min(max(len(events), len(page.values(_RUNNING)), 1), RANKS_MAX),
             events=events,
             epoch=self.epoch(metrics),

@@ -123,6 +123,7 @@ def _spec(asked: wire.NodeRegistration) -> NodeSpec:
         dp_rank=asked.dp_rank,
         tenants=frozenset(asked.tenants),
         kv_transfer=asked.kv_transfer,
+        kv_dtype=asked.kv_dtype,
         can_fetch=asked.can_fetch,
         pipeline_group=asked.pipeline_group,
         kv_store=asked.kv_store,

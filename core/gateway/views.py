@@ -68,6 +68,7 @@ class FleetViews:
             dp_rank=spec.dp_rank,
             tenants=sorted(spec.tenants),
             kv_transfer=spec.kv_transfer,
+            kv_dtype=spec.kv_dtype,
             can_fetch=spec.can_fetch,
             weight=spec.weight,
             health=health,

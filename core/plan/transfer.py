@@ -63,14 +63,15 @@ def transfer_seconds(nbytes: float, link: Link) -> float:
 def kv_dtype_factor(dtype: str) -> float:
     """Bytes of a KV cache of this dtype over those of 16 bits: 0.5 for FP8 and INT8 (S2 4.4.2).
 
-    Names as engines write them: auto, bfloat16, float16, fp8, fp8_e4m3, fp8_e5m2, int8.
+    Names as engines write them: auto, bfloat16, float16, fp8, fp8_e4m3, fp8_e5m2, int8. Invalid
+    for others.
     """
     if dtype.startswith("fp8") or dtype == "int8":
         return 0.5
     if dtype in ("auto", "bfloat16", "float16", "bf16", "fp16"):
         return 1.0
     raise Invalid(
-        f"kv dtype: {dtype!r} is not auto, bfloat16, float16, fp8* or int8", field="dtype"
+        f"kv_dtype: {dtype!r} is not auto, bfloat16, float16, fp8* or int8", field="kv_dtype"
     )
 
 

@@ -100,6 +100,7 @@ class NodeView(Answer):
     dp_rank: int | None = None
     tenants: list[str] = []
     kv_transfer: str = ""
+    kv_dtype: str = "auto"
     can_fetch: bool = False
     weight: float = 1.0
     health: Health = Health.UNKNOWN

@@ -51,6 +51,8 @@ class NodeRegistration(Ask):
     weight: float = Field(default=1.0, gt=0.0, le=1000.0)
     kv_transfer: str = Field(default="", max_length=64)
     """P/D connector; nodes with equal non-empty values can serve one request together."""
+    kv_dtype: str = Field(default="auto", max_length=32)
+    """Dtype of the KV cache as engines name it; auto asks the engine."""
     can_fetch: bool = False
     """The node can pull KV blocks of a prefix from another node when told to."""
     pipeline_group: str = Field(default="", max_length=64)

@@ -137,6 +137,7 @@ def facts(n: wire.NodeView) -> list[dict[str, object]]:
         "Batch, queue": f"at most {n.batch_max}, {n.queue_max}",
         "Event stream": "yes" if n.events else "no",
         "KV transfer": n.kv_transfer or fmt.NONE,
+        "KV dtype": n.kv_dtype,
         "Tenants": ", ".join(n.tenants) or "all",
         "Restarts seen": str(max(n.generation - 1, 0)),
     }

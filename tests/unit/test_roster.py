@@ -189,6 +189,13 @@ def test_links_and_transfer_groups_follow_an_update():
     assert decided(c, request()).decode == "d"
 
 
+def test_an_8_bit_cache_moves_half_the_bytes():
+    whole, half = node_cost(spec("a")), node_cost(spec("a", kv_dtype="fp8_e4m3"))
+    assert half.kv_bytes_per_token == whole.kv_bytes_per_token / 2
+    with pytest.raises(Invalid, match="kv_dtype: 'float64'"):
+        check_spec(spec("a", kv_dtype="float64"))
+
+
 # -- block sizes ---------------------------------------------------------------------------------
 
 

@@ -52,6 +52,17 @@ def test_registered_event_addresses_win_and_are_completed():
     assert join(mine, FOUND).spec.events == mine.events
 
 
+def test_the_kv_dtype_is_the_registered_one_or_what_the_engine_tells():
+    half = replace(FOUND, kv_dtype="fp8_e4m3")
+    joined = join(NODE, half)
+    assert (joined.spec.kv_dtype, joined.notes) == ("fp8_e4m3", ())
+    mine = join(replace(NODE, kv_dtype="bfloat16"), half)
+    assert mine.spec.kv_dtype == "bfloat16" and "the engine has fp8_e4m3" in mine.notes[0]
+    odd = join(NODE, replace(FOUND, kv_dtype="nvfp4"))
+    assert odd.spec.kv_dtype == "auto" and "nvfp4 is counted as 16 bits" in odd.notes[0]
+    assert join(NODE, replace(FOUND, kv_dtype="auto")).spec.kv_dtype == "auto"
+
+
 def test_a_server_started_for_one_role_keeps_it():
     assert join(NODE, Discovery(role=Role.PREFILL)).spec.role is Role.PREFILL
 
