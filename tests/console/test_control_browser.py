@@ -159,6 +159,34 @@ def test_why_a_decision_went_where_it_did(operator: Watched, stack: Stack) -> No
     operator.check()
 
 
+def test_a_view_is_kept_opened_and_deleted(operator: Watched, stack: Stack) -> None:
+    page = operator.page
+    page.goto(f"{stack.console_url}/decisions?tenant=nobody&range=1h&live=false")
+    page.get_by_role("button", name="Views", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_text("tenant nobody; range 1h")).to_be_visible()
+    filled(dialog.get_by_label("Name"), "of <b>nobody")
+    dialog.get_by_text("Shared", exact=True).click()
+    dialog.get_by_role("button", name="Keep", exact=True).click()
+    link = page.get_by_role("link", name="of <b>nobody")
+    expect(link).to_be_visible()
+    (kept,) = stack.get("/views")["views"]
+    assert (kept["page"], kept["shared"]) == ("decisions", True)
+    assert kept["params"] == {"tenant": "nobody", "range": "1h"}
+    page.goto(f"{stack.console_url}/settings")
+    link.click()
+    expect(page).to_have_url(re.compile("/decisions\\?.*tenant=nobody"))
+    expect(page.get_by_text("No decision matches these filters")).to_be_visible()
+    page.goto(f"{stack.console_url}/settings")
+    page.get_by_role("button", name="Delete …").click()
+    dialog = page.get_by_role("dialog")
+    filled(dialog.get_by_label("Reason (required)"), "not needed")
+    dialog.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.get_by_text("is deleted")).to_be_visible()
+    assert stack.get("/views")["views"] == []
+    operator.check()
+
+
 def test_the_best_point_of_a_sweep_in_the_lab_becomes_live(operator: Watched, stack: Stack) -> None:
     page = operator.page
     page.goto(f"{stack.console_url}/lab")
