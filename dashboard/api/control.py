@@ -159,6 +159,10 @@ class ControlClient:
         """Every monitor now."""
         return self._call("GET", "/monitors", wire.MonitorList)
 
+    def forecast(self) -> wire.ForecastView:
+        """Arrivals and prefill tokens expected shortly, by model and tenant class."""
+        return self._call("GET", "/forecast", wire.ForecastView)
+
     def monitor_series(self, name: str) -> wire.MonitorSeries:
         """The last hour of one monitor."""
         return self._call("GET", "/monitors/series", wire.MonitorSeries, params={"name": name})

@@ -7,8 +7,10 @@ import streamlit as st
 from core import wire
 from dashboard import session
 from dashboard.flow import models as fm
+from dashboard.flow.forecast import forecast_rows, forecast_words
 from dashboard.nodes.acts import records
 from dashboard.overview.models import Notice
+from dashboard.parts import acting
 from dashboard.parts import format as fmt
 from dashboard.parts.components import heading, notice
 from dashboard.parts.kept import kept
@@ -20,8 +22,28 @@ from dashboard.parts.tables import select_table
 READ_EVERY_S = 8.0
 
 
-def main(_: wire.FleetState | None = None) -> None:
-    """The diagram and its table over the shown window."""
+def main(state: wire.FleetState | None = None) -> None:
+    """The diagram and its table over the shown window; of a live service, what comes next."""
+    _flow()
+    if state is not None:
+        with part("The forecast"):
+            _forecast()
+
+
+def _forecast() -> None:
+    found = kept("forecast", ttl_s=READ_EVERY_S, read=lambda: acting.control().forecast())
+    heading("What comes next", f"expected in {fmt.seconds(found.horizon_s)}")
+    st.caption(forecast_words(found))
+    if found.enabled and found.series:
+        figures = ("Now", "Expected", "Error", "Error of persistence")
+        number = st.column_config.NumberColumn(format="%.1f")
+        select_table(
+            forecast_rows(found), key="forecast_rows", alt="Forecast by model and tenant class",
+            given=(found,), columns=dict.fromkeys(figures, number),
+        )  # fmt: skip
+
+
+def _flow() -> None:
     measure = st.session_state.get("measure") or fm.MEASURES[0]
     with part("The flow"):
         window = session.window()

@@ -156,6 +156,10 @@ def test_the_flow_and_its_table(monkeypatch: pytest.MonkeyPatch, stack: Stack, h
     assert placed and all(r["Decode"] for r in placed)
     at.segmented_control(key="measure").set_value("tokens computed").run()
     assert charts(at) == 1
+    assert "What comes next" in text(at)
+    expected = "Forecast by model and tenant class"
+    until(lambda: expected in [d.proto.alt for d in at.run().dataframe])
+    assert {"requests /s", "prompt tokens /s"} <= {r["What"] for r in rows(at, expected)}
     assert not at.exception
 
 

@@ -6,6 +6,7 @@ from dashboard_samples import NOON
 
 from core import wire
 from dashboard.flow import models as fm
+from dashboard.flow.forecast import forecast_rows, forecast_words
 from dashboard.parts.theme import DARK, LIGHT
 
 
@@ -74,3 +75,30 @@ def test_the_table_lists_what_the_diagram_merges() -> None:
     assert (refused["Tenant"], refused["Prefill"], refused["Decode"]) == (
         "(no tenant)", "✕ refused", "",
     )  # fmt: skip
+
+
+def forecast(**more: object) -> wire.ForecastView:
+    series = {
+        "model": "", "tenant_class": "", "quantity": "prefill_tokens", "now_per_s": 100.0,
+        "expected_per_s": 140.0, "error_per_s": 12.0, "persistence_error_per_s": 30.0,
+        "compared": 9, "beats_persistence": True,
+    }  # fmt: skip
+    given = {
+        "at": NOON, "enabled": True, "step_s": 5.0, "horizon_s": 30.0, "growth": 1.4,
+        "in_use": True, "series": [series], **more,
+    }  # fmt: skip
+    return wire.ForecastView.model_validate(given)
+
+
+def test_the_forecast_stands_beside_its_error() -> None:
+    (row,) = forecast_rows(forecast())
+    assert (row["Model"], row["What"], row["Better"]) == ("(all)", "prompt tokens /s", "forecast")
+    assert (row["Now"], row["Expected"]) == (100.0, 140.0)
+    assert (row["Error"], row["Error of persistence"]) == (12.0, 30.0)
+    assert "1.40 times" in forecast_words(forecast())
+
+
+def test_the_forecast_says_why_it_is_not_used() -> None:
+    assert "Not used" in forecast_words(forecast(in_use=False))
+    assert "switched off" in forecast_words(forecast(enabled=False))
+    assert "Nothing came" in forecast_words(forecast(series=[]))
