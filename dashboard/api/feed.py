@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from core import wire
 from dashboard.api.client import AdminClient, ServiceError, Unreadable
@@ -98,13 +98,27 @@ class Feed:
     def poll(self) -> None:
         """Ask once; the thread does this each tick."""
         try:
-            state, live = self.client.state(), self.client.live_series()
+            state = self.client.state()
+            live = self._live(state.at)
         except ServiceError as e:
             self._failed(e)
         else:
             now = self._wall()
             self._look = Look(self._look.tick + 1, state, live, good_at=now)
         self._first.set()
+
+    def _live(self, at: datetime) -> wire.Series:
+        """The last minutes by steps that have ended at `at`: the same object until the next one
+        ends, so that charts are drawn once a step, and never with a step that still fills."""
+        last = self._look.live
+        if last is not None and last.points:
+            since = at - last.points[-1].at
+            if timedelta(0) <= since < timedelta(seconds=2 * last.step_s):
+                return last
+        found = self.client.live_series()
+        step = timedelta(seconds=found.step_s)
+        ended = [p for p in found.points if p.at + step <= at]
+        return found.model_copy(update={"points": ended or found.points})
 
     def _failed(self, e: ServiceError) -> None:
         last = self._look

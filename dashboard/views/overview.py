@@ -64,12 +64,14 @@ def _nodes(state: wire.FleetState, series: wire.Series | None) -> None:
         return
     p, zone = session.colours(), session.zone()
 
+    places = tuple((n.id, n.place.rack) for n in state.nodes)
+
     def heat() -> Prepared:
-        racks = {n.id: n.place.rack for n in state.nodes} if order == ORDERS[1] else None
-        nodes = [n.id for n in state.nodes]
+        racks = dict(places) if order == ORDERS[1] else None
+        nodes = [node for node, _ in places]
         return prepared(figures.load_heat(series, nodes, p, zone=zone, span=span, racks=racks))
 
-    figure = shared("heat", order, span, given=(state, series, p, zone), make=heat)
+    figure = shared("heat", order, span, places, given=(series, p, zone), make=heat)
     live_plot(figure, key="heat", alt="Nodes over time")
 
 

@@ -28,14 +28,14 @@ def test_live_refresh_keeps_zoom_legend_and_the_chart_itself(plain: Watched, sta
     )
     watch_frames(page)
     stack.send(2, base=7000)
-    drawn = "() => document.querySelector('.st-key-slo .cd-plot').draws >= 4"
+    drawn = "() => document.querySelector('.st-key-slo .cd-plot').draws >= 2"
     page.wait_for_function(drawn, polling=200)
     assert chart.evaluate("e => e.mark") == "same"
     assert _ranges(chart) == before
     assert chart.evaluate("e => e._fullData.map(t => t.visible)")[:2] == [True, "legendonly"]
     frames, blank, draws = frames_seen(page)
     assert blank == 0
-    assert min(frames, draws) > 3
+    assert frames > 3 and draws >= 2
     plain.check()
 
 

@@ -179,3 +179,40 @@ def test_settings_hold_from_any_working_directory(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert json.loads(done.stdout) == [False, False, "none"]
+
+
+def test_a_series_ends_with_the_last_whole_step_and_is_kept_until_the_next() -> None:
+    def at(seconds: float) -> tuple[int, str]:
+        shown = state(node("a")).model_copy(update={"at": NOON + timedelta(seconds=seconds)})
+        return 200, shown.model_dump_json()
+
+    answers = {
+        "/admin/v1/state": at(12),
+        "/admin/v1/series": (200, series(point(0), point(1), point(2)).model_dump_json()),
+    }
+    with serving(answers) as url:
+        client = AdminClient(url)
+        feed = Feed(client)
+        feed.poll()
+        first = feed._look.live
+        answers["/admin/v1/state"] = at(14.9)
+        feed.poll()
+        same = feed._look.live
+        answers["/admin/v1/state"] = at(15)
+        feed.poll()
+        client.close()
+    assert first is not None
+    assert [p.at for p in first.points] == [point(0).at, point(1).at]
+    assert same is first
+    assert feed._look.live is not None
+    assert len(feed._look.live.points) == 3
+
+
+def test_a_series_without_a_whole_step_yet_is_shown_as_it_is() -> None:
+    with serving(dict(GOOD)) as url:
+        client = AdminClient(url)
+        feed = Feed(client)
+        feed.poll()
+        client.close()
+    assert feed._look.live is not None
+    assert len(feed._look.live.points) == 1
