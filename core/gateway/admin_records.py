@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
 from core import wire
@@ -16,13 +17,14 @@ from core.errors import BadRequest, Overloaded, StoreError
 from core.gateway import stored
 from core.gateway.audited import audited
 from core.gateway.auth import LEAST_ADMIN
-from core.ports import RecordStore, ReplicaRecord, SinkCounters, StoreStatus, StoreUpkeep
+from core.ports import RecordStore, SinkCounters, StoreStatus, StoreUpkeep
 
 if TYPE_CHECKING:
     from core.gateway.service import Service
 
 FRESH_S = 15.0
 """Figures of the database are read this seldom: they walk whole indexes."""
+View = TypeVar("View", bound=BaseModel)
 _TYPES = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
 
 
@@ -38,7 +40,7 @@ def record_routes(service: Service) -> APIRouter:
     @router.get("/replicas")
     async def replicas() -> wire.ReplicaList:
         found = await asyncio.to_thread(required(service).replicas)
-        return wire.ReplicaList(replicas=[_replica(r) for r in found])
+        return wire.ReplicaList(replicas=[_same(wire.ReplicaView, r) for r in found])
 
     @router.get("/decisions/{id}/prompt", openapi_extra=LEAST_ADMIN)
     async def prompt(id: Annotated[str, Path(max_length=64)]) -> wire.PromptView:
@@ -85,7 +87,7 @@ class _Desk:
         return wire.StorageView(
             database=database,
             error=error,
-            writer=None if counters is None else _writer(counters),
+            writer=None if counters is None else _same(wire.WriterView, counters),
             spool=None if counters is None else _spool(counters),
             upkeep=None if upkeep is None else _upkeep(upkeep()),
             export_rows_max=service.limits.export_rows_max,
@@ -185,18 +187,9 @@ def _database(s: StoreStatus, at: datetime) -> wire.DatabaseView:
     )
 
 
-def _writer(c: SinkCounters) -> wire.WriterView:
-    return wire.WriterView(
-        available=c.available,
-        queued=c.queued,
-        written=c.written,
-        dropped=c.dropped,
-        failures=c.failures,
-        lag_s=c.lag_s,
-        last_error=c.last_error,
-        last_batch_rows=c.last_batch_rows,
-        last_batch_s=c.last_batch_s,
-    )
+def _same(kind: type[View], value: object) -> View:
+    """A value as the schema that has its fields, by their names."""
+    return kind.model_validate(value, from_attributes=True)
 
 
 def _spool(c: SinkCounters) -> wire.SpoolView:
@@ -219,20 +212,6 @@ def _upkeep(u: StoreUpkeep) -> wire.UpkeepView:
         failures=u.failures,
         last_error=u.last_error,
         replicas_alive=u.replicas_alive,
-    )
-
-
-def _replica(r: ReplicaRecord) -> wire.ReplicaView:
-    return wire.ReplicaView(
-        id=r.id,
-        host=r.host,
-        pid=r.pid,
-        version=r.version,
-        address=r.address,
-        started_at=r.started_at,
-        seen_at=r.seen_at,
-        stopped_at=r.stopped_at,
-        alive=r.alive,
     )
 
 
