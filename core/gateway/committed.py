@@ -136,7 +136,7 @@ class Committer:
         """Take over what was said meanwhile; StoreError where it cannot be read."""
         if self.restore is not None:
             await self.restore()
-        await self._service.follower.follow()
+        await self._service.follower.follow(old_is_heard=True)
 
     # -- storing ---------------------------------------------------------------------------
 

@@ -34,8 +34,9 @@ class Follower:
         self._service = service
         self._lock = asyncio.Lock()
 
-    async def follow(self) -> None:
-        """Look once; StoreError where the store is away."""
+    async def follow(self, *, old_is_heard: bool = False) -> None:
+        """Look once; StoreError where the store is away. old_is_heard: what was said before this
+        process started was taken up, or is nothing to it, and does not speak against an act."""
         store = self._service.store
         if store is None:
             return
@@ -45,6 +46,8 @@ class Follower:
                 if self._is_news(record):
                     self._service.lifecycle.heard_at[record.name] = record.at
                     await self._take(record, specs)
+                elif old_is_heard:
+                    self._service.lifecycle.heard_at.setdefault(record.name, record.at)
 
     async def heard(self) -> None:
         """Somebody said something. A store that is away tells again when it is back."""

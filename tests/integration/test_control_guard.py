@@ -24,6 +24,7 @@ GOOD = {
     "guard.fast_burn": 5.0,
     "guard.sample_min": 20,
     "guard.time_s": 120.0,
+    "hotspot.enabled": False,  # it spreads the hot prefix before the guard has anything to do
 }
 
 
