@@ -13,6 +13,8 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from stack import Stack
 from watching import WAIT_MS, Watched
 
+from dashboard.tuning.draft import CONFIRM
+
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 
@@ -207,7 +209,9 @@ def test_the_best_point_of_a_sweep_in_the_lab_becomes_live(operator: Watched, st
     assert picked == job["best"] or points[job["best"]]["live"]
     promote.click()
     expect(page).to_have_url(re.compile("/tuning.*draft="))
-    reviewed(page, "the Lab's best").get_by_role("button", name="Apply", exact=True).click()
+    dialog = reviewed(page, "the Lab's best")
+    filled(dialog.get_by_label(re.compile("to confirm")), CONFIRM)  # another policy is a danger
+    dialog.get_by_role("button", name="Apply", exact=True).click()
     expect(page.get_by_text(f"Revision {first + 1} is live")).to_be_visible()
     now = {i["path"]: i["value"] for i in stack.get("/tunables")["items"]}
     assert points[picked]["params"].items() <= now.items()
