@@ -6,6 +6,7 @@ One lock orders them; each is one transaction. Without a database there is no ch
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
@@ -179,13 +180,12 @@ class Acts:
         """The stored revisions into the book; the first start is stored itself."""
         store = self._require()
         records = store.revisions(limit=KEPT_MAX)
+        if not records:
+            with contextlib.suppress(Conflict):  # another process started first
+                store.commit_act(revision=self._start_revision().record())
+            records = store.revisions(limit=KEPT_MAX)
         known = [r for r in map(_readable, records) if r is not None]
-        live = next((r for r in known if r.kind is not Kind.CANARY), None)
-        if live is None:
-            start = self._start_revision()
-            if not records:
-                store.commit_act(revision=start.record())
-            live = start
+        live = next((r for r in known if r.kind is not Kind.CANARY), self._start_revision())
         newest = max((r.number for r in records), default=0)
         self.book = Book(live, newest=newest, older=known)
         self.guard = Guard(live.number)

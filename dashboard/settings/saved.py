@@ -80,7 +80,7 @@ def views_section() -> None:
 def _delete(view: wire.SavedView) -> None:
     """The view is gone for everybody who sees it."""
     shared = " It is shared: it goes for everybody." if view.shared else ""
-    st.html(f"<p>The view <b>{escape(view.name)}</b> is deleted.{shared}</p>")
+    st.html(f"<p>This deletes the view <b>{escape(view.name)}</b>.{shared}</p>")
     reason = acting.reason_field("view_reason")
     if st.button("Delete", key="view_delete", type="primary", disabled=not reason):
         acting.attempt(lambda: views().remove(view.id, reason), f"The view {view.name} is deleted")

@@ -184,7 +184,7 @@ def test_a_view_is_kept_opened_and_deleted(operator: Watched, stack: Stack) -> N
     dialog = page.get_by_role("dialog")
     filled(dialog.get_by_label("Reason (required)"), "not needed")
     dialog.get_by_role("button", name="Delete", exact=True).click()
-    expect(page.get_by_text("is deleted")).to_be_visible()
+    expect(page.get_by_text("of <b>nobody is deleted")).to_be_visible()
     assert stack.get("/views")["views"] == []
     operator.check()
 

@@ -56,6 +56,31 @@ async def test_a_revision_of_one_is_live_in_the_other(record_url, tmp_path):
         assert len(a.store.revisions()) == 3
 
 
+class TooEarly:
+    """A store whose first look finds it empty: another process writes right after it."""
+
+    def __init__(self, store):
+        self._store, self._looked = store, False
+
+    def revisions(self, limit):
+        found = self._store.revisions(limit=limit) if self._looked else []
+        self._looked = True
+        return found
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+
+async def test_of_two_that_start_at_once_one_writes_the_first_revision(record_url, tmp_path):
+    async with two(record_url, tmp_path) as (a, b):
+        late = b.control
+        late.loaded, late._reload_at_s, late._store = False, 0.0, TooEarly(b.store)
+        await late.start()
+        assert late.loaded
+        assert late.book.live.number == a.conductor.revision
+        assert [r.kind for r in a.store.revisions()] == ["start"]
+
+
 async def test_of_two_changes_at_once_the_later_hears_what_the_other_did(record_url, tmp_path):
     async with two(record_url, tmp_path) as (a, b):
         base = a.conductor.revision
