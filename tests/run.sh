@@ -29,5 +29,5 @@ if ! command -v initdb >/dev/null 2>&1 && ! ls /usr/lib/postgresql/*/bin/initdb 
 fi
 
 # Tests that start processes share two cores badly, so only the quick ones run in parallel.
-python -m pytest tests/unit tests/property tests/simulation tests/test_tidy.py -n 2
+python -m pytest tests/unit tests/property tests/simulation tests/records tests/test_tidy.py -n 2
 python -m pytest tests/integration tests/security tests/faults tests/console
