@@ -44,7 +44,7 @@ bench-console: env  ## The console left open, with a hundred readers, over a lar
 	$(BIN)/python -m tests.bench console_sessions
 	$(BIN)/python -m tests.bench console_scale
 
-soak: env  ## The long runs: ten minutes without the database, lost replicas, a million rows.
+soak: env  ## The long runs: ten minutes (CONDUCTOR_OUTAGE_S) without the database, a million rows.
 	$(BIN)/python -m pytest -m soak tests/faults tests/integration tests/records -s
 
 policy-report: env  ## The policy table and plots of the README, from the conversation trace.

@@ -130,17 +130,20 @@ def doctor(config: Config = None, json: Json = False) -> None:
 def explain(
     decision: Annotated[str, typer.Argument(help="Decision id, or a unique start of it.")],
     config: Config = None,
-    prompt: Annotated[bool, typer.Option(help="The kept prompt too.")] = False,
+    prompt: Annotated[
+        bool, typer.Option("--prompt", help="The kept prompt too; entered in the audit.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Print why a request went where it went: candidates, terms, constraints, what happened."""
     from core.explain import explain_json, explain_text
+    from core.identity_cli import read_prompt
     from storage.store import Store
 
     store = Store(load_settings(config).database)
     try:
         stored = store.decision(decision)
-        text = store.prompt(stored.decision.id).text if prompt else ""
+        text = read_prompt(store, stored.decision.id) if prompt else ""
     finally:
         store.close()
     told = explain_json(stored) if json else explain_text(stored)

@@ -25,6 +25,7 @@ from rich.table import Table
 
 from core.clock import SystemClock
 from core.errors import BadRequest
+from core.identity.audit import entry
 from core.identity.credentials import CredentialKind
 from core.identity.identities import Identities
 from core.identity.principal import ACTING, AccessRole, Kind, Principal
@@ -248,15 +249,35 @@ def _acts(config: Path | None) -> Iterator[tuple[Identities, Store]]:
     url = load_settings(config).database
     migrate.upgrade(url)
     store = Store(url)
+    try:
+        with _acting():
+            yield Identities(store, SystemClock()), store
+    finally:
+        store.close()
+
+
+@contextmanager
+def _acting() -> Iterator[None]:
+    """As the user of this machine, in what the audit is told."""
     who = Principal(
         name=_me(), role=AccessRole.ADMIN, kind=Kind.LOCAL, peer=f"{socket.gethostname()} (command)"
     )
     before = ACTING.set(who)
     try:
-        yield Identities(store, SystemClock()), store
+        yield
     finally:
         ACTING.reset(before)
-        store.close()
+
+
+def read_prompt(store: Store, decision: str) -> str:
+    """The kept prompt of a decision, once the audit has the entry that says who reads it.
+
+    NotFound where none is kept; StoreError where the entry cannot be stored.
+    """
+    found = store.prompt(decision)
+    with _acting():
+        store.append_audit(entry("prompt.read", SystemClock().wall(), target=decision))
+    return found.text
 
 
 def _me() -> str:

@@ -283,6 +283,7 @@ def limits(settings: Settings) -> Limits:
         queue_bytes_max=s.queue_bytes_max,
         allowed_networks=networks(settings.registration.allowed_networks),
         export_rows_max=settings.records.export_rows_max,
+        prompt_days=settings.records.prompt_days if settings.records.keep_prompts else 0.0,
     )
 
 

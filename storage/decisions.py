@@ -15,77 +15,33 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Join,
-    Select,
-    and_,
-    func,
-    literal,
-    or_,
-    select,
-    true,
-)
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select
 
 from core.domain import OutcomeKind
 from core.errors import BadRequest, NotFound
 from core.ports import Cursor, DecisionQuery, Page, StoredDecision
-from storage.models import PREVAILING, decisions, outcomes
+from storage.models import decisions, outcomes
 from storage.rows import BOTH, BRIEF, to_stored
 from storage.summary_models import FACETS, LEVELS_S, facets, summary_marks
 from storage.types import from_micros, to_micros
+from storage.walks import ENDED, PLACED, Branch, Walk, below, of_node, starts, walk_of
 
 LIMIT_MAX = 1_000
-PREFIX_MIN = 8
-"""Shorter texts are compared with whole ids only: too many ids would begin with them."""
 OPEN = "open"
 """Pseudo outcome kind: placed, and no outcome so far."""
-_HIGH = "\U0010ffff"
-_RARE_KINDS = tuple(kind.value for kind in OutcomeKind if kind is not OutcomeKind.OK)
 _BUDGET_S = 0.04
 """After this time no further window is begun."""
-_WINDOW_MIN, _WINDOW_MAX = 2_000, 32_000
+_WINDOW_MIN, _WINDOW_MAX = 1_000, 32_000
 _WINDOW_S = 0.015
 """Windows grow and shrink towards this time."""
 _BUCKET_US = LEVELS_S[0] * 1_000_000
-JOINED = and_(outcomes.c.decided_us == decisions.c.at_us, outcomes.c.decision_id == decisions.c.id)
 Statement = Select[*tuple[Any, ...]]
-_PLACED = decisions.outerjoin(outcomes, JOINED)
-_ENTRY = outcomes.alias("entry")
-"""Outcomes as the partial indexes hold them: walked without looking up their rows."""
-_ENDED = _ENTRY.join(
-    decisions,
-    and_(decisions.c.at_us == _ENTRY.c.decided_us, decisions.c.id == _ENTRY.c.decision_id),
-).join(
-    outcomes,
-    and_(
-        outcomes.c.decided_us == _ENTRY.c.decided_us,
-        outcomes.c.decision_id == _ENTRY.c.decision_id,
-    ),
-)
 _SELECTED = {
     (source, whole): select(*(BOTH if whole else BRIEF)).select_from(source)
-    for source in (_PLACED, _ENDED)
+    for source in (PLACED, ENDED)
     for whole in (True, False)
 }
 """Made once: putting so many columns into a statement takes as long as running it."""
-
-
-class _Along(NamedTuple):
-    """The index a page is read along: where from, its time and key, what it decides by itself.
-
-    `branches` share no row; a decision fits if it fits one of them.
-    """
-
-    source: Join
-    at_us: ColumnElement[int]
-    key: ColumnElement[str]
-    branches: tuple[ColumnElement[bool], ...]
-    decided: frozenset[str]
-    """Fields of the query that need no further check."""
-    entries: ColumnElement[bool] | None = None
-    """Which entries of the index are walked, where that is more than the branches' rows."""
 
 
 class _Within(NamedTuple):
@@ -115,16 +71,19 @@ def page(
     Not `whole`: without candidates and exclusions, which no list shows.
     """
     _check(query, limit)
-    along, wanted = _along(query), limit + 1
+    along, wanted = walk_of(query), limit + 1
     rest = list(_rest(query, along.decided))
-    base = _SELECTED[along.source, whole].where(*rest, *_behind(along, before))
+    reads = [
+        (branch, _SELECTED[branch.source, whole].where(*rest, *_behind(branch, before)))
+        for branch in along.branches
+    ]
     within = _within(query, before)
     if not rest and along.entries is None:
-        return _page(_run(connection, base, along, within, wanted), limit)
+        return _page(_run(connection, reads, within, wanted), limit)
     found: list[Any] = []
     ends_s = time.monotonic() + _BUDGET_S
     for window in _windows(connection, query, along, within):
-        found += _run(connection, base, along, window, wanted - len(found))
+        found += _run(connection, reads, window, wanted - len(found))
         if len(found) >= wanted:
             break
         lo_us = window.lo_us
@@ -138,7 +97,7 @@ def by_id(connection: Connection, id: str) -> StoredDecision:
     """The decision whose id is, or starts with, `id`."""
     if not id:
         raise BadRequest("id: expected a decision id or its beginning", field="id")
-    both = _SELECTED[_PLACED, True].where(or_(decisions.c.id == id, _starts(decisions.c.id, id)))
+    both = _SELECTED[PLACED, True].where(or_(decisions.c.id == id, starts(decisions.c.id, id)))
     found = connection.execute(both.order_by(decisions.c.id).limit(2)).all()
     if not found:
         raise NotFound(f"no decision with id {id!r}", field="id")
@@ -149,7 +108,7 @@ def by_id(connection: Connection, id: str) -> StoredDecision:
 
 def by_request(connection: Connection, request_id: str) -> list[StoredDecision]:
     """All decisions of one request, oldest first."""
-    mine = _SELECTED[_PLACED, True].where(decisions.c.request_id == request_id)
+    mine = _SELECTED[PLACED, True].where(decisions.c.request_id == request_id)
     rows = connection.execute(mine.order_by(decisions.c.at_us, decisions.c.id)).all()
     return [to_stored(row) for row in rows]
 
@@ -171,80 +130,19 @@ def _page(found: Sequence[Any], limit: int) -> Page:
 
 
 def _run(
-    connection: Connection, statement: Statement, along: _Along, within: _Within, wanted: int
+    connection: Connection, reads: Sequence[tuple[Branch, Statement]], within: _Within, wanted: int
 ) -> list[Any]:
     """The newest `wanted` rows of all branches; none is read back further than matters."""
-    statement = statement.order_by(along.at_us.desc(), along.key.desc()).limit(wanted)
     found: list[Any] = []
-    for branch in along.branches:
-        bounded = statement.where(*within.bounds(along.at_us), branch)
+    for branch, base in reads:
+        bounded = base.where(*within.bounds(branch.at_us), branch.rows)
+        bounded = bounded.order_by(branch.at_us.desc(), branch.key.desc()).limit(wanted)
         more = connection.execute(bounded).all()
         merged = heapq.merge(found, more, key=lambda row: (row.at_us, row.id), reverse=True)
         found = list(islice(merged, wanted))
         if len(found) == wanted:
             within = within._replace(lo_us=found[-1].at_us)
     return found
-
-
-def _along(query: DecisionQuery) -> _Along:
-    """The index that is likely to leave the fewest rows to check."""
-    return _along_outcomes(query) or _along_decisions(query)
-
-
-def _along_outcomes(query: DecisionQuery) -> _Along | None:
-    """Along those that failed, or missed a limit, where the query asks for them."""
-    o = _ENTRY.c
-    # Written as in the partial indexes' own conditions, so that the databases recognise them.
-    if query.kind in _RARE_KINDS:
-        chosen, field = and_(o.kind == query.kind, o.kind != _inline("ok")), "kind"
-    elif query.slo_missed:
-        chosen, field = o.slo_missed != _inline(""), "slo_missed"
-    else:
-        return None
-    if query.node is None:
-        return _Along(_ENDED, o.decided_us, o.decision_id, (chosen,), frozenset({field}))
-    # The index knows the prefill node; who only decoded there is found among the others.
-    here = and_(chosen, o.prefill_node == query.node)
-    elsewhere = and_(chosen, func.coalesce(o.prefill_node, "") != query.node, _of_node(query.node))
-    branches, decided = (here, elsewhere), frozenset({field, "node"})
-    return _Along(_ENDED, o.decided_us, o.decision_id, branches, decided, chosen)
-
-
-def _along_decisions(query: DecisionQuery) -> _Along:
-    d = decisions.c
-    entries = None
-    if query.text:
-        branches, decided = _named(query.text), {"text"}
-    elif query.code is not None:
-        branches, decided = (d.status.is_not(None),), {"code"} if query.code == "*" else set()
-    elif query.tenant:
-        branches = (and_(d.tenant == query.tenant, d.tenant != _inline("")),)
-        decided = {"tenant"}
-    elif query.node is not None and query.policy not in (None, PREVAILING):
-        entries = _of_policy(query.policy)
-        # The policy's index knows the prefill node, and the decode nodes' index the policy.
-        here = and_(entries, d.prefill_node == query.node)
-        branches = (here, and_(_apart(query.node), d.policy == query.policy))
-        decided = {"node", "policy"}
-    elif query.node is not None:
-        branches, decided = (d.prefill_node == query.node, _apart(query.node)), {"node"}
-    elif query.below_best_match:
-        branches, decided = (_below_best(True),), {"below_best_match"}
-    elif query.policy not in (None, PREVAILING):
-        branches, decided = (_of_policy(query.policy),), {"policy"}
-    else:
-        branches, decided = (true(),), set()
-    return _Along(_PLACED, d.at_us, d.id, branches, frozenset(decided), entries)
-
-
-def _apart(node: str) -> ColumnElement[bool]:
-    """Decoded there, prefilled elsewhere."""
-    d = decisions.c
-    return and_(d.decode_node == node, d.decode_node != d.prefill_node)
-
-
-def _of_policy(policy: str) -> ColumnElement[bool]:
-    return and_(decisions.c.policy == policy, decisions.c.policy != _inline(PREVAILING))
 
 
 def _within(query: DecisionQuery, before: Cursor | None) -> _Within:
@@ -255,10 +153,10 @@ def _within(query: DecisionQuery, before: Cursor | None) -> _Within:
     return _Within(None if query.start is None else to_micros(query.start), hi_us)
 
 
-def _behind(along: _Along, before: Cursor | None) -> Iterator[ColumnElement[bool]]:
+def _behind(branch: Branch, before: Cursor | None) -> Iterator[ColumnElement[bool]]:
     """Among rows of the cursor's time, those behind it; `_within` sees to the others."""
     if before is not None:
-        yield or_(along.at_us < to_micros(before.at), along.key < before.id)
+        yield or_(branch.at_us < to_micros(before.at), branch.key < before.id)
 
 
 def _rest(query: DecisionQuery, decided: frozenset[str]) -> Iterator[ColumnElement[bool]]:
@@ -270,27 +168,8 @@ def _rest(query: DecisionQuery, decided: frozenset[str]) -> Iterator[ColumnEleme
             yield condition(value)
 
 
-def _of_node(node: str) -> ColumnElement[bool]:
-    d = decisions.c
-    # Hidden from the planners' eyes: another index is not to be walked instead of the chosen one.
-    prefill, decode = func.coalesce(d.prefill_node, ""), func.coalesce(d.decode_node, "")
-    return or_(prefill == node, decode == node)
-
-
-def _below_best(_: bool) -> ColumnElement[bool]:
-    d = decisions.c
-    return and_(d.match_tokens < d.reachable_tokens, d.status.is_(None))
-
-
 def _starts_or_request(text: str) -> ColumnElement[bool]:
-    return or_(_starts(decisions.c.id, text), decisions.c.request_id == text)
-
-
-def _named(text: str) -> tuple[ColumnElement[bool], ...]:
-    """Decisions of that request, and those whose id begins so, each along its index."""
-    d = decisions.c
-    begins = _starts(d.id, text) if len(text) >= PREFIX_MIN else d.id == text
-    return (d.request_id == text, and_(begins, func.coalesce(d.request_id, "") != text))
+    return or_(starts(decisions.c.id, text), decisions.c.request_id == text)
 
 
 def _code(code: str | None) -> ColumnElement[bool]:
@@ -309,11 +188,11 @@ _CONDITIONS: Mapping[str, Callable[[Any], ColumnElement[bool]]] = {
     "model": lambda model: decisions.c.model == model,
     "revision": lambda revision: decisions.c.revision == revision,
     "tenant": lambda tenant: func.coalesce(decisions.c.tenant, "") == tenant,
-    "node": _of_node,
+    "node": of_node,
     "code": _code,
     "kind": _kind,
     "slo_missed": lambda _: outcomes.c.slo_missed != "",
-    "below_best_match": _below_best,
+    "below_best_match": lambda _: below(decisions.c),
     "text": _starts_or_request,
 }
 """What a field of the query asks of a row."""
@@ -322,26 +201,27 @@ _ASKED_IF_SET = frozenset({"slo_missed", "below_best_match", "text"})
 
 
 def _windows(
-    connection: Connection, query: DecisionQuery, along: _Along, within: _Within
+    connection: Connection, query: DecisionQuery, along: Walk, within: _Within
 ) -> Iterator[_Within]:
     """Stretches of these times, newest first, of a bounded number of the index's entries each.
 
     Stretches in which no row can fit are left out.
     """
     listed = {name: str(value) for name in FACETS if (value := getattr(query, name)) is not None}
-    if "policy" in along.decided:
-        listed.pop("policy")
+    if along.lists_policy:
+        listed.pop("policy", None)
     lo_us, hi_us = within
-    rows = _WINDOW_MIN
+    walked = along.branches[0] if along.entries is None else along.entries
+    # Where an index decides it all, few rows are looked up, so the first window may be large.
+    rows = _WINDOW_MIN if along.entries is None else 4 * _WINDOW_MIN
     while True:
         if listed:
             occurs_us = _occurs_before(connection, listed, hi_us)
             if occurs_us is None or (lo_us is not None and occurs_us <= lo_us):
                 return
             hi_us = occurs_us
-        entries = along.branches[0] if along.entries is None else along.entries
-        edge = select(along.at_us).where(*_Within(lo_us, hi_us).bounds(along.at_us), entries)
-        edge = edge.order_by(along.at_us.desc()).limit(1).offset(rows - 1)
+        edge = select(walked.at_us).where(*_Within(lo_us, hi_us).bounds(walked.at_us), walked.rows)
+        edge = edge.order_by(walked.at_us.desc()).limit(1).offset(rows - 1)
         edge_us = connection.scalar(edge)
         began_s = time.monotonic()
         yield _Within(lo_us if edge_us is None else edge_us, hi_us)
@@ -349,7 +229,7 @@ def _windows(
             return
         hi_us = edge_us
         wanted = rows * _WINDOW_S / max(time.monotonic() - began_s, 1e-3)
-        rows = round(max(_WINDOW_MIN / 4, min(wanted, 4 * rows, _WINDOW_MAX)))
+        rows = round(max(_WINDOW_MIN, min(wanted, 4 * rows, _WINDOW_MAX)))
 
 
 _HIGHEST = 1 << 62
@@ -373,12 +253,3 @@ def _occurs_before(connection: Connection, listed: dict[str, str], hi_us: int | 
     else:
         start_us = max(min(known), unknown_us if unknown_us is not None else min(known))
     return None if start_us is None else min(hi_us, start_us + _BUCKET_US)
-
-
-def _starts(column: ColumnElement[str], prefix: str) -> ColumnElement[bool]:
-    """As LIKE 'prefix%', but along the index, and with no character special."""
-    return and_(column >= prefix, column < prefix + _HIGH)
-
-
-def _inline(value: str) -> ColumnElement[str]:
-    return literal(value, literal_execute=True)

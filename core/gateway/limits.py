@@ -45,6 +45,8 @@ class Limits:
     """Rows of one exported file."""
     exports_max: int = 2
     """Exports at once; beyond it 429."""
+    prompt_days: float = 0.0
+    """How long redacted prompts are kept beside decisions; 0: they are not."""
     drain_s: float = 120.0
     """Longest wait for streams when the service stops."""
     prompt_memory_bytes: int = 64 * 1024 * 1024

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from core.control.alert_rules import MONITORS
 from core.control.alerts import Alert, AlertBoard, AlertState, Moved
 from core.control.guard import FIVE_MIN_S, HALF_HOUR_S, HOUR_S, SIX_HOURS_S, Tally
 from core.domain import Decision, Health
+from core.errors import Conflict
 from core.fleet.hotspot import Heat
 from core.fleet.trust import Standing
+from core.gateway.committed import Act, Cause
 from core.gateway.hit_tally import HitTally
 from core.plan.prefill import fleet_load
 
@@ -215,13 +218,25 @@ class Monitoring:
 
     # -- alerts ----------------------------------------------------------------------------
 
-    def acknowledge(self, name: str, *, author: str, note: str) -> Alert:
-        """Say that somebody knows of an alert; told and kept like every act."""
-        at = self._service.clock.wall()
-        alert = self.board.acknowledge(name, author=author, at=at, note=note)
-        data = {"alert": name, "actor": author, "note": note, "state": alert.state.value}
-        self._service.record_event("alert.acknowledged", "", data)
-        return alert
+    async def acknowledge(self, name: str, *, author: str, note: str) -> Alert:
+        """Say that somebody knows of an alert; told and kept like every act.
+
+        NotFound; Conflict where it is not pending or firing; StoreError, and nothing is said.
+        """
+
+        async def do() -> None:
+            with contextlib.suppress(Conflict):  # over while it was stored: so is the word
+                at = self._service.clock.wall()
+                self.board.acknowledge(name, author=author, at=at, note=note)
+
+        def check() -> Act:
+            alert = self.board.open(name)
+            data = {"alert": name, "actor": author, "note": note, "state": alert.state.value}
+            return Act(do=do, events=(("alert.acknowledged", "", data),))
+
+        cause = Cause(action="alert.acknowledge", target=name, reason=note)
+        await self._service.committer.run(cause, check)
+        return self.board.get(name)
 
     def _tell(self, moved: Moved) -> None:
         alert = moved.alert

@@ -150,6 +150,7 @@ from core.wire.decisions import (
     DecisionQuery,
     DecisionRow,
     OutcomeView,
+    PromptKeeping,
     PromptView,
     SelectionView,
 )
@@ -372,6 +373,7 @@ __all__ = [
     "PreviewAsk",
     "PreviewFigures",
     "PreviewView",
+    "PromptKeeping",
     "PromptView",
     "Quantiles",
     "QueueGroup",

@@ -141,6 +141,16 @@ class DecisionDetail(Answer):
     explanation: str
     """The same as plain text, as `conductor explain` prints it."""
     notes: list[str] = []
+    prompt: PromptKeeping | None = None
+    """None for callers who may not read prompts."""
+
+
+class PromptKeeping(Answer):
+    """Whether prompt text is kept beside decisions (`records.keep_prompts`)."""
+
+    on: bool
+    expires_at: datetime | None = None
+    """When this decision's text is deleted, in the next clean-up after it."""
 
 
 class PromptView(Answer):
@@ -149,3 +159,5 @@ class PromptView(Answer):
     decision_id: str
     at: datetime
     text: str
+    expires_at: datetime | None = None
+    """As in `PromptKeeping`; None where keeping was switched off since."""

@@ -112,6 +112,11 @@ class AdminClient:
         """One decision by its id, a unique beginning of it, or a request id."""
         return self._get(f"/decisions/{quote(decision_id, safe='')}", wire.DecisionDetail)
 
+    def prompt(self, decision_id: str) -> wire.PromptView:
+        """What is kept of a decision's prompt, by its whole id; the audit tells who read it."""
+        path = f"/decisions/{quote(decision_id, safe='')}/prompt"
+        return self._get(path, wire.PromptView)
+
     def close(self) -> None:
         """Close idle connections."""
         self._http.close()

@@ -10,6 +10,7 @@ from core import wire
 from dashboard import session
 from dashboard.decisions import figures
 from dashboard.decisions import models as dm
+from dashboard.decisions.prompt import prompt_panel
 from dashboard.decisions.what_if import what_if_panel
 from dashboard.overview.models import Notice
 from dashboard.parts.components import badge, heading, notice, strip, tile_grid
@@ -33,6 +34,7 @@ def show_decision(detail: wire.DecisionDetail) -> None:
         _selection("Decode node", "", detail.decode, key="decode")
     if row.routed:
         what_if_panel(row)
+    prompt_panel(detail)
     _raw(detail)
 
 

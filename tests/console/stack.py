@@ -159,6 +159,7 @@ class Stack:
             "state_dir": str(self._folder),
             "limits": {"drain_s": 0.2},
             "auth": {"anonymous_role": "admin"},
+            "records": {"keep_prompts": True},
             "nodes": nodes,
         }
         if self._provider is not None:

@@ -169,6 +169,11 @@ def test_a_decision_is_weighed_again_and_a_selection_compared(
     weighed = rows(at, "Candidates weighed again")
     assert sum("chosen" in str(r[""]) for r in weighed) in (1, 2)
     assert "It would go to" in text(at)
+    assert "Reading it is entered in the administrative audit" in text(at)
+    assert not stack.get("/audit", action="prompt.read")["entries"]
+    at.button(key="prompt_button").click().run()
+    assert "[680 token ids]" in [code.value for code in at.code]
+    assert stack.get("/audit", action="prompt.read")["entries"][0]["target"] == chosen["id"]
     at.text_input(key="rev").set_value("999").run()
     assert "No decision matches these filters" in text(at)
 

@@ -21,6 +21,14 @@ from record_cases import decision, outcome
 
 from storage.store import Storage, open_storage
 
+CANDIDATES = (
+    '{"n":{"prefill-":[2,7,6,5,0,4,3,1]},"v":["7",195537,498740,516421,1209530,1727760,1956380,'
+    '2206710,3534670],"i":{"m":[3408,3136,3120,2480,1984,1760,1584,112],"q":[0,0,0,0,0,0,153,0],'
+    '"b":[0,0,0,0,0,0,1,0],"p":["5",1955,4987,5164,12100,17280,19560,21340,35350],"k":"=m"},'
+    '"t":{"queue":0,"transfer":0,"prefill":"=p"}}'
+)
+"""Of eight nodes, as a conductor writes them: what waits for the database has its real size."""
+
 
 def obey(stop: threading.Event) -> None:
     """Commands from standard input until it ends."""
@@ -40,7 +48,7 @@ def record(storage: Storage, first: int, per_s: float, stop: threading.Event) ->
     while not stop.is_set():
         due = first + int((time.monotonic() - started) * per_s)
         while number < due:
-            storage.sink.put_decision(decision(number))
+            storage.sink.put_decision(decision(number, candidates=CANDIDATES))
             storage.sink.put_outcome(outcome(number))
             print(number, time.monotonic())
             number += 1

@@ -18,6 +18,8 @@ from storage.store import open_storage
 
 OUTAGE_S = float(os.environ.get("CONDUCTOR_OUTAGE_S", "600"))
 PER_S = 200.0
+LAST_S, DAMAGED = 1.0, 10
+"""What may be lost: the last second where the process is killed, the decisions of a torn tail."""
 START_S, GIVE_UP_S = 300.0, 600.0
 """A busy machine is waited for, so that the figures are printed whatever they are."""
 
@@ -58,15 +60,18 @@ def test_ten_minutes_away(postgres_server, tmp_path: Path, fault: str):
             away(child, fault)
             size = sum(path.stat().st_size for path in spool.glob("*.spool"))
             postgres_server.start()
-            handed, took_s = back(url, spool, child, fault)
+            wanted, took_s = back(url, spool, child, fault)
     finally:
         if not postgres_server.running:
             postgres_server.start()
+    stored, handed = numbers(url), set(child.handed)
     print(
-        f"\n{fault}: {len(handed):,} decisions in {OUTAGE_S:.0f} s away, spool"
-        f" {size / 2**20:.0f} MiB, all {2 * len(handed):,} records stored {took_s:.1f} s after"
-        " the database's return, none twice"
+        f"\n{fault}: {len(handed):,} decisions handed over, {OUTAGE_S:.0f} s away, spool"
+        f" {size / 2**20:.0f} MiB; all {2 * len(wanted):,} records that must not be lost stored"
+        f" {took_s:.1f} s after the database's return, none twice; {len(handed - stored)} of the"
+        f" other {len(handed - wanted)} decisions lost"
     )
+    assert wanted <= stored <= handed, "nothing but what was handed over"
     assert took_s <= 60.0
 
 
@@ -85,14 +90,18 @@ def back(url: str, spool: Path, child: StoreProcess, fault: str) -> tuple[set[in
     back_s, handed = time.monotonic(), set(child.handed)
     if fault not in ("kill", "damaged tail"):
         took_s = recovered_s(url, handed, back_s)
+        if fault == "full disk":
+            child.tell("free")
         assert child.stop() == 0, "no record dropped"
-        return handed, took_s
+        with open_storage(url, spool_dir=spool):  # what an orderly end left on the disk
+            recovered_s(url, set(child.handed), time.monotonic())
+        return set(child.handed), took_s
     time.sleep(1.0 if fault == "kill" else 0.0)
     killed_s = child.kill()
-    kept = {number for number, at_s in child.handed.items() if at_s < killed_s - 1.0}
+    kept = {number for number, at_s in child.handed.items() if at_s < killed_s - LAST_S}
     if fault == "damaged tail":
         newest = max(spool.glob("*.spool"))
         newest.write_bytes(newest.read_bytes()[:-500] + b"\xff" * 100)
-        kept -= set(sorted(kept)[-10:])
+        kept -= set(sorted(kept)[-DAMAGED:])
     with open_storage(url, spool_dir=spool):
         return kept, recovered_s(url, kept, back_s)

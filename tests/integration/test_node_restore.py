@@ -109,7 +109,7 @@ async def test_alerts_fire_on_with_who_knows_of_them(tmp_path):
         for _ in range(100):
             s.monitoring.ended(s.clock.now(), bad=True, error=False)
         s.monitoring.sample()
-        s.monitoring.acknowledge("slo_burn_fast", author="ada", note="a canary of ours")
+        await s.monitoring.acknowledge("slo_burn_fast", author="ada", note="a canary of ours")
         before = s.monitoring.board.get("slo_burn_fast")
     async with service(tmp_path) as s:
         board = s.monitoring.board

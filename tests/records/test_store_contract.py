@@ -164,7 +164,7 @@ def test_every_filter_finds_its_own(storage):
         decision(0),
         outcome(0),
         decision(1, prefill_node="p1", decode_node="d1", policy="linear", revision=2),
-        outcome(1, kind="timeout", slo_missed="ttft"),
+        outcome(1, kind="timeout", slo_missed="ttft", prefill_node="p1"),
         decision(2, prefill_node="p1", decode_node="p1", model="n", match_tokens=10),
         outcome(2, slo_missed="tbt"),
         rejected(3, tenant="acme"),
@@ -243,8 +243,9 @@ def mixed_rows(seed: int, count: int) -> list[StoredDecision]:
         )
         kind = rng.choice(["ok", "ok", "ok", "timeout", "refused", None])
         missed = rng.choice(["", "", "ttft", "ttft+tbt"])
-        o = outcome(n, decided_at=at, kind=kind, slo_missed=missed) if kind else None
-        rows.append(StoredDecision(d, o))
+        told = rng.choice([d.prefill_node, d.prefill_node, None])
+        o = outcome(n, decided_at=at, kind=kind, slo_missed=missed, prefill_node=told)
+        rows.append(StoredDecision(d, o if kind else None))
     return rows
 
 
@@ -580,6 +581,10 @@ def test_a_store_that_is_away_says_so_and_comes_back(tmp_path):
         ({"policy": "x"}, "ix_decisions_policy_at_us"),
         ({"policy": "min_ttft"}, "ix_decisions_at_us"),
         ({"slo_missed": True, "node": "p0"}, "ix_outcomes_slo_missed_decided_us"),
+        ({"slo_missed": True, "tenant": "a"}, "ix_outcomes_slo_missed_decided_us"),
+        ({"slo_missed": True, "tenant": "a", "policy": "x"}, "ix_decisions_tenant_at_us"),
+        ({"tenant": "a", "policy": "x", "node": "p0"}, "ix_decisions_tenant_at_us"),
+        ({"policy": "x", "below_best_match": True}, "ix_decisions_policy_at_us"),
         ({"kind": "ok", "below_best_match": True}, "ix_decisions_below_best_at_us"),
         ({"text": "r-1"}, "ix_decisions_request_id"),
     ],

@@ -7,6 +7,8 @@ import asyncio
 import json
 import logging
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
 
 import aiohttp
 import pytest
@@ -118,8 +120,15 @@ async def test_a_kept_prompt_is_for_admins_and_for_a_time(tmp_path, caplog):
             kept = wire.PromptView.model_validate_json(text)
             assert status == 200 and kept.text.startswith(f"user: {PLAIN}")
             assert service.store.audit()[0].action == "prompt.read"
+            assert kept.expires_at == kept.at + timedelta(days=3)
             assert (await ask(client, "GET", where))[0] == 401  # a viewer of this machine
+            _, seen = await ask(client, "GET", f"{admin}/decisions/{decision}")
+            assert wire.DecisionDetail.model_validate_json(seen).prompt is None
             _, detail = await ask(client, "GET", f"{admin}/decisions/{decision}", token=ADMIN)
+            assert wire.DecisionDetail.model_validate_json(detail).prompt.on
+            service.limits = replace(service.limits, prompt_days=0.0)
+            _, off = await ask(client, "GET", f"{admin}/decisions/{decision}", token=ADMIN)
+            assert not wire.DecisionDetail.model_validate_json(off).prompt.on
             _, events = await ask(client, "GET", f"{admin}/history", token=ADMIN)
             _, csv = await ask(client, "GET", f"{admin}/decisions/export?format=csv", token=ADMIN)
             _, metrics = await ask(client, "GET", f"{url}/metrics", token=ADMIN)
@@ -128,6 +137,9 @@ async def test_a_kept_prompt_is_for_admins_and_for_a_time(tmp_path, caplog):
                 assert CANARY not in other
     explained = CliRunner().invoke(app, ["explain", decision, "--prompt", *config(tmp_path)])
     assert explained.exit_code == 0 and PLAIN in explained.output
+    listed = CliRunner().invoke(app, ["audit", "list", "--json", *config(tmp_path)])
+    read = json.loads(listed.output)[0]
+    assert (read["action"], read["target"], read["kind"]) == ("prompt.read", decision, "local")
     assert CANARY not in CliRunner().invoke(app, ["explain", decision, *config(tmp_path)]).output
     everything = b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
     assert CANARY.encode() in everything
