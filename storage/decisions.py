@@ -71,7 +71,7 @@ def page(
     Not `whole`: without candidates and exclusions, which no list shows.
     """
     _check(query, limit)
-    along, wanted = walk_of(query), limit + 1
+    along, wanted = walk_of(query, either_in_index=_is_sqlite(connection)), limit + 1
     rest = list(_rest(query, along.decided))
     reads = [
         (branch, _SELECTED[branch.source, whole].where(*rest, *_behind(branch, before)))
@@ -111,6 +111,10 @@ def by_request(connection: Connection, request_id: str) -> list[StoredDecision]:
     mine = _SELECTED[PLACED, True].where(decisions.c.request_id == request_id)
     rows = connection.execute(mine.order_by(decisions.c.at_us, decisions.c.id)).all()
     return [to_stored(row) for row in rows]
+
+
+def _is_sqlite(connection: Connection) -> bool:
+    return connection.dialect.name == "sqlite"
 
 
 def _check(query: DecisionQuery, limit: int) -> None:
@@ -212,8 +216,8 @@ def _windows(
         listed.pop("policy", None)
     lo_us, hi_us = within
     walked = along.branches[0] if along.entries is None else along.entries
-    # Where an index decides it all, few rows are looked up, so the first window may be large.
-    rows = _WINDOW_MIN if along.entries is None else 4 * _WINDOW_MIN
+    # Where indexes decide nearly all, few rows are looked up, so windows may be larger.
+    rows = least = _WINDOW_MIN if along.entries is None else 4 * _WINDOW_MIN
     while True:
         if listed:
             occurs_us = _occurs_before(connection, listed, hi_us)
@@ -229,7 +233,7 @@ def _windows(
             return
         hi_us = edge_us
         wanted = rows * _WINDOW_S / max(time.monotonic() - began_s, 1e-3)
-        rows = round(max(_WINDOW_MIN, min(wanted, 4 * rows, _WINDOW_MAX)))
+        rows = round(max(least, min(wanted, 4 * rows, _WINDOW_MAX)))
 
 
 _HIGHEST = 1 << 62

@@ -65,9 +65,13 @@ class Walk(NamedTuple):
     """Whether the index is one of policies: it holds no entry of one that never occurs."""
 
 
-def walk_of(query: DecisionQuery) -> Walk:
-    """The index that is likely to leave the fewest rows to check."""
-    return _of_outcomes(query) or _of_decisions(query)
+def walk_of(query: DecisionQuery, *, either_in_index: bool) -> Walk:
+    """The index that is likely to leave the fewest rows to check.
+
+    either_in_index: whether the database checks an OR inside an index (SQLite), or looks up the
+    row for it (Postgres).
+    """
+    return _of_outcomes(query) or _of_decisions(query, either_in_index)
 
 
 def of_node(node: str) -> _Condition:
@@ -169,8 +173,8 @@ def _ended(*rows: _Condition) -> Branch:
 # -- along decisions -------------------------------------------------------------------------------
 
 
-def _of_decisions(query: DecisionQuery) -> Walk:
-    d, (rows, decided) = decisions.c, _rows(query)
+def _of_decisions(query: DecisionQuery, either_in_index: bool) -> Walk:
+    d, (rows, decided) = decisions.c, _rows(query, either_in_index)
     if "tenant" in decided:
         entries = _of_tenant(d, query.tenant or "")
     elif {"node", "policy"} <= decided:
@@ -191,7 +195,7 @@ def _of_decisions(query: DecisionQuery) -> Walk:
     )
 
 
-def _rows(query: DecisionQuery) -> tuple[tuple[_Condition, ...], set[str]]:
+def _rows(query: DecisionQuery, either_in_index: bool) -> tuple[tuple[_Condition, ...], set[str]]:
     """Conditions that one index decides, and the fields of the query they settle."""
     d, deviating = decisions.c, query.policy not in (None, PREVAILING)
     if query.text:
@@ -202,8 +206,7 @@ def _rows(query: DecisionQuery) -> tuple[tuple[_Condition, ...], set[str]]:
         # The tenant's index knows the policy and both nodes.
         mine = _of_tenant(d, query.tenant)
         mine = mine if query.policy is None else and_(mine, d.policy == query.policy)
-        mine = mine if query.node is None else and_(mine, of_node(query.node))
-        return (mine,), {"tenant", "policy", "node"}
+        return _on_node(mine, query.node, either_in_index), {"tenant", "policy", "node"}
     if query.node is not None and deviating:
         # The policy's index knows the prefill node, and the decode nodes' index the policy.
         here = and_(_of_policy(d, query.policy), d.prefill_node == query.node)
@@ -215,6 +218,16 @@ def _rows(query: DecisionQuery) -> tuple[tuple[_Condition, ...], set[str]]:
     if query.below_best_match:
         return (below(d),), {"below_best_match"}
     return (true(),), set()
+
+
+def _on_node(mine: _Condition, node: str | None, either_in_index: bool) -> tuple[_Condition, ...]:
+    """Those of `mine` on a node, by an index that knows both nodes."""
+    d = decisions.c
+    if node is None:
+        return (mine,)
+    if either_in_index:
+        return (and_(mine, of_node(node)),)
+    return (and_(mine, d.prefill_node == node), and_(mine, _apart(d, node)))
 
 
 def _named(text: str) -> tuple[_Condition, ...]:
