@@ -32,9 +32,10 @@ from core.plan.case import (
     weighed,
 )
 from core.plan.decode_room import with_decode_room
-from core.plan.few import FewCandidates, candidates
+from core.plan.few import FEW, FewCandidates
 from core.plan.gathering import GATHERED, credited, gather
 from core.plan.placement import DecodeChoice, Reach, choose_decode
+from core.plan.prefill import LiveCandidates
 from core.plan.prospects import Prospects, prospects
 from core.plan.refusal import Refuser
 from core.plan.transfer import Topology
@@ -271,8 +272,10 @@ class Conductor(Roster):
 
     def _score(self, case: Case) -> None:
         fleet, t, policy = self.fleet, self.tunables, case.policy
-        rows = case.rows = case.left.rows
-        c = case.c = candidates(case.left.count)(
+        left = case.left
+        rows = case.rows = left.rows
+        few = left.count <= FEW
+        c = case.c = (FewCandidates if few else LiveCandidates)(
             fleet,
             self.topology,
             t,
@@ -281,15 +284,16 @@ class Conductor(Roster):
             case.credit,
             rows,
             self.ledger.mean_prefill_s,
-            needed(policy, t),
+            needed(policy, t) if policy.needs else policy.needs,
         )
         scores: Scores | None = None
-        if policy.few is not None and isinstance(c, FewCandidates) and not self.explain:
-            total: Totals = policy.few(c)
+        if few and policy.few is not None and not self.explain:
+            total: Totals = policy.few(cast("FewCandidates", c))
         else:
             scores = policy.score(c, t)
             total = scores.total
-        total = weighed(fleet, total, policy, rows, case.now)
+        if fleet.weighted or case.now < fleet.slow_until_s:
+            total = weighed(fleet, total, policy, rows, case.now)
         row, tied = pick(total, policy.sense, self.rng)
         f = case.chosen = c.at(row)
         case.row, case.slot = row, f.slot
@@ -328,7 +332,7 @@ class Conductor(Roster):
             matched = int(case.match[slot])
             coming = seen - matched
         generation, nothing = fleet.cells.generation, decode.table is NOTHING_TO_DECODE
-        node, life = fleet.node_at(slot), generation[slot]
+        node, life = fleet.fixed.ids[slot], generation[slot]
         stays = decode.slot == slot
         # By position up to the candidates: so many keywords would be packed into a dictionary.
         return Decision(
@@ -356,12 +360,10 @@ class Conductor(Roster):
             coming_tokens=coming,
             handover_tokens=decode.moved_tokens,
             signal=self.signal(case.policy, slot, case.request),
-            notes=self._notes(case),
+            notes=self._notes(case) if case.gathering or fleet.telemetry_seen else (),
         )
 
     def _notes(self, case: Case) -> tuple[str, ...]:
-        if not case.gathering and not self.fleet.telemetry_seen:
-            return ()
         stale = (STALE,) if self._stale(case.slot, case.now) else ()
         return (*stale, GATHERED) if case.slot in case.gathering else stale
 
@@ -387,6 +389,6 @@ def _with_decode(p: Prediction, decode: DecodeChoice) -> Prediction:
 
 def counted_ids(rng: random.Random) -> Callable[[], str]:
     """Ids that count up behind a random prefix: unique and ordered within one process."""
-    form = f"{rng.getrandbits(32):08x}-%010x"
-    numbers = count(1)
-    return lambda: form % next(numbers)
+    prefix = f"{rng.getrandbits(32):08x}-"
+    numbers = count(10_000_000_001)  # as many digits for all: quicker than padding
+    return lambda: prefix + str(next(numbers))

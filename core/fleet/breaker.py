@@ -71,12 +71,10 @@ class NodeBreaker:
             return sum(not counted for counted in self.trials.values()) < rules.half_open_trials
         return self.state in _FLOWING
 
-    def count(self, failed: bool, now: float, rules: Breaker) -> str:
-        """Take an outcome into the statistics; which threshold it reaches, empty for none."""
-        self.rate.add(failed, now, rules.window_s)
-        self.consecutive = self.consecutive + 1 if failed else 0
-        if not failed:
-            return ""
+    def count_failure(self, now: float, rules: Breaker) -> str:
+        """Take a failure into the statistics; which threshold it reaches, empty for none."""
+        self.rate.add(True, now, rules.window_s)
+        self.consecutive += 1
         if self.consecutive >= rules.consecutive_failures:
             return "consecutive_failures"
         total, bad = self.rate.totals(now, rules.window_s)
@@ -234,10 +232,10 @@ class BreakerBoard:
         if self._stale or now >= self._next_timer_s:
             self.allowed(now)
         breaker = self._nodes.get(slot)
-        if breaker is not None and ticket in breaker.trials:
-            self._trial_ended(breaker, kind, now, ticket)
-        elif breaker is not None and ticket == breaker.epoch:
+        if breaker is not None and ticket == breaker.epoch:
             self._ended(breaker, kind, now)
+        elif breaker is not None and ticket in breaker.trials:
+            self._trial_ended(breaker, kind, now, ticket)
         return self.tick(now) if self._stale or self._pending else ()
 
     def trip(
@@ -258,11 +256,13 @@ class BreakerBoard:
         return self._serial
 
     def _ended(self, breaker: NodeBreaker, kind: OutcomeKind, now: float) -> None:
-        succeeded = kind is _OK
-        failed = not succeeded and kind in _FAILURES
-        if not (failed or succeeded) or breaker.switch.state is _HALF_OPEN:
+        if breaker.switch.state is _HALF_OPEN:
             return
-        cause = breaker.count(failed, now, self._rules)
+        if kind is _OK:
+            breaker.consecutive = 0
+            breaker.rate.add(False, now, self._rules.window_s)
+            return
+        cause = breaker.count_failure(now, self._rules) if kind in _FAILURES else ""
         if not cause or breaker.state is not State.CLOSED:
             return
         out = sum(b.state not in _FLOWING for b in self._nodes.values())

@@ -71,7 +71,7 @@ class Ledger:
         self.void_releases = 0
         self.mean_prefill_s = 0.0
         self.priorities: dict[int, int] = {}
-        """Open requests by priority class; classes without any are left out."""
+        """Open requests by priority class, without class 0, which most are of."""
         self.on_first_token: Callable[[Reservation, float], None] = _nobody
         self.on_close: Callable[[Reservation, Outcome, float], None] = _nobody
         self._serial = 0
@@ -100,9 +100,10 @@ class Ledger:
             now,
         )
         self.open[self._serial] = made
-        priority = request.priority
-        self.priorities[priority] = self.priorities.get(priority, 0) + 1
-        self._learn_mean(decision.predicted.prefill_s)
+        if request.priority:
+            self.priorities[request.priority] = self.priorities.get(request.priority, 0) + 1
+        n = self.begun if self.begun < _MEAN_OVER else _MEAN_OVER
+        self.mean_prefill_s += (decision.predicted.prefill_s - self.mean_prefill_s) / n
         self._enter_queue(made, now)
         if moved:
             self._enter_batch(made, now)
@@ -113,9 +114,10 @@ class Ledger:
         if self.fleet.cells.generation[slot] != generation:
             return None
         found = self._places.get(slot)
-        if found is None or found.generation != generation:
-            found = self._places[slot] = _Place(generation)
-        return found
+        if found is not None and found.generation == generation:
+            return found
+        made = self._places[slot] = _Place(generation)
+        return made
 
     def _standing(self, slot: int) -> _Place | None:
         """The place of a node's present life, if anything was ever placed in it."""
@@ -136,7 +138,8 @@ class Ledger:
             cells.kv_tokens[slot] += prompt
         else:
             cells.kv_tokens[slot] += r.kv_tokens
-            self._expect_end(r, place, now)
+            if d.request.output_tokens_expected:
+                self._expect_end(r, place, now)
 
     def _enqueue(
         self, place: _Place, slot: int, key: int, seconds: float, tokens: float, now: float
@@ -161,7 +164,8 @@ class Ledger:
         d = r.decision
         if not d.request.output_tokens_expected:
             return
-        self._forget_end(r, place)
+        if r._ends_s is not None:
+            self._forget_end(r, place)
         wait_s = d.predicted.ttft_s if r.prefilled_s is None else 0.0
         r._ends_s = now + wait_s + d.request.output_tokens_expected * d.predicted.tbt_s
         insort(place.ends, r._ends_s)
@@ -219,13 +223,14 @@ class Ledger:
             self._release_prefill(r, place)
         del self.open[r.key]
         self.closed[outcome.kind] = self.closed.get(outcome.kind, 0) + 1
-        priority = d.request.priority
-        left = self.priorities[priority] - 1
-        if left:
-            self.priorities[priority] = left
-        else:
-            del self.priorities[priority]
+        if d.request.priority:
+            self._uncount(d.request.priority)
         self.on_close(r, outcome, now)
+
+    def _uncount(self, priority: int) -> None:
+        self.priorities[priority] -= 1
+        if not self.priorities[priority]:
+            del self.priorities[priority]
 
     def close_forgotten(self, r: Reservation, error: str) -> None:
         """Close a reservation whose owner left without an outcome, at the latest known time."""
@@ -280,7 +285,8 @@ class Ledger:
             cells.kv_tokens[slot] -= prompt
         else:
             cells.kv_tokens[slot] -= r.kv_tokens
-            self._forget_end(r, place)
+            if r._ends_s is not None:
+                self._forget_end(r, place)
 
     # -- time that a pipeline group takes on its other members -----------------------------------
 
@@ -305,7 +311,8 @@ class Ledger:
     @property
     def top_priority(self) -> int:
         """Highest priority class in flight; 0 when idle."""
-        return max(self.priorities, default=0)
+        top = max(self.priorities, default=0)
+        return 0 if top < 0 and sum(self.priorities.values()) < len(self.open) else top
 
     # -- questions ---------------------------------------------------------------------------
 
@@ -394,10 +401,6 @@ class Ledger:
         for end, count in Counter(place.ends).items():
             if ends.get((slot, end), 0) < count:
                 raise IntegrityError(f"ledger: slot {slot} expects an end nobody has, {end}")
-
-    def _learn_mean(self, prefill_s: float) -> None:
-        n = self.begun if self.begun < _MEAN_OVER else _MEAN_OVER
-        self.mean_prefill_s += (prefill_s - self.mean_prefill_s) / n
 
 
 def queue_seconds(d: Decision) -> float:

@@ -101,12 +101,16 @@ class Fixed:
     """What stays as it is between two changes of the nodes, as lists by slot."""
 
     __slots__ = (
-        "block_size", "can_fetch", "decodes", "kv_bytes", "layers", "prefill", "slots", "tbt",
+        "block_size", "can_fetch", "decodes", "ids", "kv_bytes", "layers", "prefill",
+        "prefill_alike", "slots", "tbt",
     )  # fmt: skip
 
     def __init__(self, fleet: FleetState) -> None:
         self.prefill = _shared(fleet.c0, fleet.c1, fleet.c2)
         """(c0, c1, c2); nodes that cost the same share one tuple."""
+        live = [cost for cost, there in zip(self.prefill, fleet.ids, strict=True) if there]
+        self.prefill_alike = len(set(live)) == 1
+        """Whether prefill costs the same on every node."""
         self.tbt = _shared(fleet.d0, fleet.d1, fleet.d2)
         """(d0, d1, d2), likewise."""
         self.can_fetch: list[bool] = fleet.can_fetch.tolist()
@@ -115,6 +119,7 @@ class Fixed:
         self.layers: list[int] = fleet.layers.tolist()
         self.block_size: list[int] = fleet.block_size.tolist()
         self.slots = list(range(fleet.capacity))
+        self.ids: list[NodeId] = [NodeId(node or "") for node in fleet.ids]
 
 
 def _shared(a: Floats, b: Floats, c: Floats) -> list[tuple[float, float, float]]:

@@ -17,6 +17,8 @@ the success that ends half_open, `timer` the end of the state's own time.
 from __future__ import annotations
 
 import enum
+import math
+from collections import deque
 
 
 class State(enum.StrEnum):
@@ -59,6 +61,7 @@ MANUAL = frozenset({Signal.TRIP, Signal.RESET, Signal.HOLD})
 """Signals that only an operator sends."""
 BUCKETS = 10
 """Resolution of the error-rate window."""
+_HAIR = 1.0 - 1e-12
 
 
 def following(state: State, signal: Signal) -> State:
@@ -117,40 +120,45 @@ class Switch:
 
 
 class RateWindow:
-    """Successes and failures of the last `window_s`, in a ring of buckets (bounded memory).
+    """Successes and failures of the last `window_s`, in at most `BUCKETS` buckets.
 
     A change of the window's length empties it.
     """
 
-    __slots__ = ("_bad", "_good", "_tick", "_window_s")
+    __slots__ = ("_buckets", "_until_s", "_window_s")
 
     def __init__(self) -> None:
         self._window_s = 0.0
-        self._tick = 0
         self.clear()
 
     def add(self, failed: bool, now: float, window_s: float) -> None:
         """Count one outcome at `now`."""
-        if int(now / window_s * BUCKETS) != self._tick or window_s != self._window_s:
-            self._advance(now, window_s)
-        (self._bad if failed else self._good)[self._tick % BUCKETS] += 1
+        if now >= self._until_s or window_s != self._window_s:
+            self._begin(now, window_s)
+        self._buckets[-1][2 if failed else 1] += 1
 
     def totals(self, now: float, window_s: float) -> tuple[int, int]:
         """(requests, failures) in the window that ends at `now`."""
-        self._advance(now, window_s)
-        bad = sum(self._bad)
-        return bad + sum(self._good), bad
+        self._begin(now, window_s)
+        oldest = self._buckets[-1][0] - BUCKETS
+        held = [bucket for bucket in self._buckets if bucket[0] > oldest]
+        bad = sum(bucket[2] for bucket in held)
+        return bad + sum(bucket[1] for bucket in held), bad
 
     def clear(self) -> None:
         """Forget everything."""
-        self._good = [0] * BUCKETS
-        self._bad = [0] * BUCKETS
+        self._buckets: deque[list[int]] = deque(maxlen=BUCKETS)
+        """[tick, successes, failures] of the ticks that had any, oldest first."""
+        self._until_s = -math.inf
+        """Before this the last bucket is the one to count in."""
 
-    def _advance(self, now: float, window_s: float) -> None:
-        tick = int(now / window_s * BUCKETS)
-        if window_s != self._window_s or tick >= self._tick + BUCKETS:
+    def _begin(self, now: float, window_s: float) -> None:
+        """Make the last bucket that of `now`, or of the latest time before if that was later."""
+        if window_s != self._window_s:
             self.clear()
-            self._window_s, self._tick = window_s, tick
-        while self._tick < tick:
-            self._tick += 1
-            self._good[self._tick % BUCKETS] = self._bad[self._tick % BUCKETS] = 0
+            self._window_s = window_s
+        tick = int(now / window_s * BUCKETS)
+        if not self._buckets or tick > self._buckets[-1][0]:
+            self._buckets.append([tick, 0, 0])
+            # A hair early: the division above has the last word on where a tick ends.
+            self._until_s = (tick + 1) * window_s / BUCKETS * _HAIR

@@ -22,6 +22,7 @@ _KEY_BYTES = 48
 _INTERNED_MAX = 1 << 16
 _PRUNE_FROM = 0.95
 _PRUNE_TO = 0.80
+_NO_KEYS: Sequence[int] = ()
 _NOTHING: repeat[int | None] = repeat(None)
 
 
@@ -103,28 +104,33 @@ class BlockTable:
             fresh = keys[known:] if known else keys
             if len(held) + len(fresh) > self.entries_max:
                 fresh = self._fitting(lane, fresh)
-            # A block that is not listed has children only if it is loose, and few are.
-            if not (held.keys().isdisjoint(fresh) and forest.loose.isdisjoint(fresh)):
+            if not self._enter(fresh, lane.bit):
                 _demand_different(fresh)
                 self._list_each(lane, keys, before)
                 return
             if fresh:
-                self._enter(fresh, lane.bit)
                 forest.link(keys[known - 1] if known else before, fresh[0])
                 forest.link_chain(fresh)
                 lane.blocks += len(fresh)
         if known and not self._mark(lane, keys[:known] if known < len(keys) else keys):
             self._list_each(lane, keys[:known], before)
 
-    def _enter(self, fresh: Sequence[int], bit: int) -> None:
-        held = self.held
-        before = len(held)
-        for key in fresh:  # quicker than an update with a dictionary
-            held[key] = bit
-        if len(held) - before < len(fresh):
-            for key in set(fresh):
-                del held[key]
-            _demand_different(fresh)
+    def _enter(self, fresh: Sequence[int], bit: int) -> bool:
+        """List keys that are all new and without children; False (and no change) if any is not.
+
+        A block that is not listed has children only if it is loose, and few are.
+        """
+        held, loose = self.held, self.forest.loose
+        if len(loose) > len(fresh) and not loose.isdisjoint(fresh):
+            return False
+        before, put = len(held), held.setdefault
+        for key in fresh:
+            put(key, bit)
+        if len(held) - before == len(fresh) and held.keys().isdisjoint(loose):
+            return True
+        while len(held) > before:  # the new ones are the latest
+            held.popitem()
+        return False
 
     def _known(self, keys: Sequence[int]) -> int:
         """How many leading keys are listed: the first one is, and the listed ones lead (which
@@ -230,44 +236,64 @@ class BlockTable:
         if self.tiers.used or medium is not _GPU:
             keys = self.tiers.removed(medium, keys, lane.bit)
         elif not lane.gaps:
-            keys = self._remove_own(lane, keys)
+            self._remove_whole(lane, keys)
+            return
         if keys:
             self._remove_each(lane, keys)
 
-    def _remove_own(self, lane: Lane, keys: Sequence[int]) -> Sequence[int]:
-        """Remove in bulk what nobody else holds; returns the keys that are left to do.
+    def _remove_whole(self, lane: Lane, keys: Sequence[int]) -> None:
+        """Remove in bulk, where the lane has no gaps and nothing is held below the GPU.
 
-        Most of what an engine evicts is held by it alone. The lane has no gaps, and nothing is
-        held below the GPU.
+        Most of what an engine evicts is held by it alone.
         """
         held, bit, children = self.held, lane.bit, self.forest.children
         masks = list(map(held.pop, keys, _NOTHING))
-        own = masks.count(bit)
-        gone, left = (keys, []) if own == len(keys) else self._put_back(keys, masks, bit)
-        if not gone:
-            return left
-        lane.blocks -= own
+        gone, doubtful = keys, _NO_KEYS
+        if masks.count(bit) < len(keys):
+            gone, doubtful = self._put_back(lane, keys, masks)
+        lane.blocks -= len(gone)
         links = list(map(children.pop, gone, _NOTHING))
-        # Where the run went from its tail on, each one's child went just before it.
-        if (links[1:] != gone[:-1] or links[0] is not None) and (
+        if links != _links_of_tails(gone, links) and (
             BRANCHING in links or not held.keys().isdisjoint(links)
         ):
             self._bereave_gone(lane, gone, links)
-        return left
+        for key in doubtful:
+            self._bereave(lane, key)
+        if doubtful:
+            self.lanes.note_gaps(lane)
 
     def _put_back(
-        self, keys: Sequence[int], masks: Sequence[int | None], bit: int
-    ) -> tuple[list[int], list[int]]:
-        """List those that others hold again; returns the keys of the others, and these."""
+        self, lane: Lane, keys: Sequence[int], masks: Sequence[int | None]
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """List those that others hold again, without the lane.
+
+        Returns the keys that nobody holds now, and those of the others that may have a child
+        which the lane holds on.
+        """
+        held, bit, children = self.held, lane.bit, self.forest.children
+        keep, interned = self.lanes.live & ~bit, self.interned
         gone: list[int] = []
-        left: list[int] = []
+        doubtful: list[int] = []
+        seen: int | None = None
+        rest = last = 0
         for key, mask in zip(keys, masks, strict=True):
-            if mask == bit:
+            if mask is None:  # not listed, or named twice
+                continue
+            if mask is not seen:
+                seen, rest = mask, interned.setdefault(mask & keep, mask & keep)
+            if not mask & bit:
+                held[key] = mask
+            elif rest:
+                held[key] = rest
+                lane.blocks -= 1
+                # The usual child is the one that was taken away just before.
+                child = children.get(key)
+                if child is not None and child != last:
+                    doubtful.append(key)
+            else:
                 gone.append(key)
-            elif mask is not None:  # listed, and not named twice
-                self.held[key] = mask
-                left.append(key)
-        return gone, left
+            last = key
+        return gone, doubtful
 
     def _bereave_gone(self, lane: Lane, gone: Sequence[int], links: Sequence[int | None]) -> None:
         """Put back the links of removed blocks that may still have children, and see to those."""
@@ -331,6 +357,18 @@ class BlockTable:
                 lane.gaps[child] = key
         if key not in self.held:
             self.forest.delisted(key)
+
+
+def _links_of_tails(gone: Sequence[int], links: list[int | None]) -> list[int | None]:
+    """What the links of `gone` are where runs went whole, from their tails on: a tail has none,
+    and of the others each one's child went just before it."""
+    expected: list[int | None] = [None, *gone[:-1]]
+    tail = 0
+    for _ in range(links.count(None)):
+        tail = links.index(None, tail)
+        expected[tail] = None
+        tail += 1
+    return expected
 
 
 def _demand_different(keys: Sequence[int]) -> None:

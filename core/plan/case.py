@@ -91,7 +91,7 @@ def weighed(fleet: FleetState, total: Totals, policy: NamedPolicy, rows: Any, no
     A cost is divided by the weight and a score multiplied, the other way round below 0, so that
     less weight never looks better. Policies that do not weigh nodes are left alone.
     """
-    if (not fleet.weighted and now >= fleet.slow_until_s) or policy.name in _UNWEIGHED:
+    if policy.name in _UNWEIGHED:
         return total
     total = np.asarray(total)
     weight = fleet.weight[rows] * slow_start(fleet, rows, now)

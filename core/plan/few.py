@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from core.domain import Request
-from core.fleet.state import FleetState
+from core.fleet.state import Fixed, FleetState
 from core.plan.prefill import SENDERS_MAX, Chosen, Column, Ints, LiveCandidates, Rows
 from core.plan.transfer import Topology
 from core.tunables import Tunables
@@ -36,6 +36,7 @@ class FewCandidates(LiveCandidates):
     transfers: list[float]
     prefills: list[float]
     fetching: list[bool] | None
+    _fixed: Fixed
     slots: Sequence[Any]
     """Slot (core.domain.Slot) of each row."""
     _source: int
@@ -57,19 +58,23 @@ class FewCandidates(LiveCandidates):
         self._all_match, self._rows, self._needs = match, rows, needs
         self.prompt_tokens = request.prompt_tokens
         self.mean_prefill_s, self.priority_weight = mean_prefill_s, 1.0
-        held = match.tolist()
-        self.reachable_tokens = max(held)
+        fixed = self._fixed = fleet.fixed
+        held = matches = match.tolist()
+        least, reachable = _range(held)
+        self.reachable_tokens = reachable
         if isinstance(rows, slice):
-            self.slots, self.matches = fleet.fixed.slots, held
+            self.slots = fixed.slots
         else:
             self.slots = rows.tolist()
-            self.matches = _of(held, self.slots)
+            matches = _of(held, self.slots)
+            least, _ = _range(matches)
+        self.matches = self.prefixes = matches
         self.queues = self._wait(now)
         self.fetching = None
-        self.prefixes = self.matches
-        self.prefills = self.recomputes = self._compute()
-        self.transfers = [0.0] * len(self.matches)
-        if self.reachable_tokens and fleet.any_can_fetch and t.fetch.enabled:
+        self.prefills = self.recomputes = self._compute(least)
+        self.transfers = [0.0] * len(matches)
+        wanted = reachable and least * t.fetch.balancing_threshold < reachable
+        if wanted and fleet.any_can_fetch and t.fetch.enabled:
             self._fetch(held)
 
     @property
@@ -92,43 +97,45 @@ class FewCandidates(LiveCandidates):
     def _wait(self, now: float) -> list[float]:
         """Queue seconds: core.fleet.load.queue_s, row by row."""
         cells = self._fleet.cells
+        waits: list[Any] = cells.queued_s.tolist()
         head, started = cells.head_s.tolist(), cells.head_started_s.tolist()
-        waits = _of(cells.queued_s.tolist(), self.slots)
+        if self.slots is not self._fixed.slots:
+            waits, head, started = (_of(column, self.slots) for column in (waits, head, started))
         for row, queued_s in enumerate(waits):
             if queued_s:
-                slot = self.slots[row]
-                done, most = now - started[slot], head[slot]
+                done, most = now - started[row], head[row]
                 wait = queued_s - (done if done < most else most)
                 waits[row] = wait if wait > 0.0 else 0.0
         return waits
 
-    def _compute(self) -> list[float]:
-        """Prefill seconds without fetching: core.plan.prefill, row by row."""
-        length, matches = self.prompt_tokens, self.matches
+    def _compute(self, least: int) -> list[float]:
+        """Prefill seconds without fetching: core.plan.prefill, row by row.
+
+        `least` of the matches: most nodes hold as little as that.
+        """
+        length, matches, costs = self.prompt_tokens, self.matches, self._fixed.prefill
         if not length:
             return [0.0] * len(matches)
-        costs, slots = self._fleet.fixed.prefill, self.slots
-        usual, least = costs[slots[0]], min(matches)
-        c0, c1, c2 = usual
-        usual_s = c0 + (length - least) * (c1 + c2 * (length + least))
-        seconds = [usual_s] * len(matches)  # most nodes are alike
+        if not self._fixed.prefill_alike:
+            pairs = zip(matches, _of(costs, self.slots), strict=True)
+            return [c0 + (length - m) * (c1 + c2 * (length + m)) for m, (c0, c1, c2) in pairs]
+        c0, c1, c2 = costs[self.slots[0]]
+        seconds = [c0 + (length - least) * (c1 + c2 * (length + least))] * len(matches)
         for row, match in enumerate(matches):
-            cost = costs[slots[row]]
-            if match != least or cost is not usual:
-                c0, c1, c2 = cost
+            if match != least:
                 seconds[row] = c0 + (length - match) * (c1 + c2 * (length + match))
         return seconds
 
     def _fetch(self, held: list[int]) -> None:
         """core.plan.prefill.plan_fetch, row by row."""
-        fixed, reachable, length = self._fleet.fixed, self.reachable_tokens, self.prompt_tokens
+        fixed, reachable, length = self._fixed, self.reachable_tokens, self.prompt_tokens
         matches, threshold = self.matches, self._t.fetch.balancing_threshold
-        if min(matches) * threshold >= reachable:
-            return
         source = self._source = self._sender(held)
         latency, per_byte = self._topology.listed(source)
         kv_bytes, share = fixed.kv_bytes[source], 1.0 / max(fixed.layers[source], 1)
-        waiting_s = max(self._fleet.cells.egress_until_s[source] - self._now, 0.0)
+        waiting_s = self._fleet.cells.egress_until_s[source] - self._now
+        if waiting_s < 0.0:
+            waiting_s = 0.0
         can_fetch, costs, recomputes = fixed.can_fetch, fixed.prefill, self.recomputes
         cost, prefill_s, hidden_s = None, 0.0, 0.0
         for row, slot in enumerate(self.slots):
@@ -162,7 +169,7 @@ class FewCandidates(LiveCandidates):
         if held.count(reachable) == 1:
             return held.index(reachable)
         holders = [slot for slot, match in enumerate(held) if match == reachable]
-        free_at_s, can_fetch = self._fleet.cells.egress_until_s, self._fleet.fixed.can_fetch
+        free_at_s, can_fetch = self._fleet.cells.egress_until_s, self._fixed.can_fetch
         ranked = sorted(holders, key=free_at_s.__getitem__)[:SENDERS_MAX]
         for source in ranked:
             latency = self._topology.listed(source)[0]
@@ -171,6 +178,17 @@ class FewCandidates(LiveCandidates):
                 if wants and latency[slot] < math.inf:
                     return source
         return ranked[0]
+
+
+def _range(values: Sequence[int]) -> tuple[int, int]:
+    """Least and most of them; one loop is quicker than calls of `min` and `max`."""
+    least = most = values[0]
+    for value in values:
+        if value < least:
+            least = value
+        elif value > most:
+            most = value
+    return least, most
 
 
 def _of(values: Any, slots: Sequence[int]) -> list[Any]:
@@ -189,8 +207,3 @@ _COLUMNS: dict[str, Callable[[FewCandidates], Any]] = {
 }
 for _name, _compute in _COLUMNS.items():
     setattr(FewCandidates, _name, Column(_name, _compute))
-
-
-def candidates(count: int) -> type[LiveCandidates]:
-    """The form that suits so many candidates."""
-    return FewCandidates if count <= FEW else LiveCandidates

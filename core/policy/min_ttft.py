@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from operator import add
-
 from core.policy.base import Candidates, FewColumns, Scores, policy
 from core.tunables import Tunables
 
 
 def _few(c: FewColumns) -> list[float]:
-    return list(map(add, map(add, c.queues, c.transfers), c.prefills))
+    totals, transfers, prefills = c.queues.copy(), c.transfers, c.prefills
+    for row, queue_s in enumerate(totals):
+        totals[row] = queue_s + transfers[row] + prefills[row]
+    return totals
 
 
 @policy("min_ttft", sense="min", source="F Alg. 1", few=_few)

@@ -37,21 +37,34 @@ def pick(total: Totals, sense: Literal["min", "max"], rng: Random) -> tuple[int,
 
 def _pick_few(values: list[float], sense: Literal["min", "max"], rng: Random) -> tuple[int, int]:
     """The same over a list: for few rows quicker than array operations."""
+    if sense == "min" and (row := _least(values)) >= 0:
+        return row, 1
     best = min(values) if sense == "min" else max(values)
     if best != best:  # min and max keep a NaN that comes first
         best = _best_number(values, sense)
     margin = abs(best) * TIE_RELATIVE if math.isfinite(best) else 0.0
-    rows = []
     if sense == "min":
-        most = best + margin
-        for row, value in enumerate(values):  # a comprehension would cost a call of its own
-            if value <= most:
-                rows.append(row)
+        rows = [row for row, value in enumerate(values) if value <= best + margin]
     else:
-        least = best - margin
-        rows += [row for row, value in enumerate(values) if value >= least]
+        rows = [row for row, value in enumerate(values) if value >= best - margin]
     tied = len(rows)
     return (rows[0] if tied == 1 else rows[rng.randrange(tied)]), tied
+
+
+def _least(values: list[float]) -> int:
+    """The row of the least value if no other comes near it, else -1.
+
+    One loop is quicker than calls of `min` and the like, which cost as much as fifty steps of it.
+    """
+    best = second = math.inf
+    row = at = -1
+    for value in values:
+        at += 1
+        if value < best:
+            best, second, row = value, best, at
+        elif value < second:
+            second = value
+    return row if second > best + abs(best) * TIE_RELATIVE else -1
 
 
 def _margin(best: float) -> float:
