@@ -22,8 +22,9 @@ def live(draw: Callable[[], None], *, key: str) -> None:
     st.session_state[_FOLLOWED] = True
 
     def run() -> None:
-        redraw_strip()
-        draw()
+        with session.one_run():
+            redraw_strip()
+            draw()
 
     st.fragment(run, run_every=session.refresh_every(), key=key)()
 
@@ -31,4 +32,9 @@ def live(draw: Callable[[], None], *, key: str) -> None:
 def follow_strip() -> None:
     """At the end of a page without anything live: let the strip follow the service alone."""
     if not st.session_state.pop(_FOLLOWED, False):
-        st.fragment(redraw_strip, run_every=session.refresh_every(), key="frame")()
+
+        def run() -> None:
+            with session.one_run():
+                redraw_strip()
+
+        st.fragment(run, run_every=session.refresh_every(), key="frame")()

@@ -15,7 +15,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from dashboard import sign_in
-from dashboard.lighter import remember_theme
+from dashboard.lighter import lighten
 
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 _A_YEAR = "public, max-age=31536000, immutable"
@@ -39,7 +39,7 @@ async def _another_base(_request: Request) -> Response:
     return JSONResponse(None, headers={"Cache-Control": "no-store"})
 
 
-remember_theme()
+lighten()
 app = st.App(
     Path(__file__).with_name("app.py"),
     routes=[

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
@@ -33,6 +37,28 @@ ROLES = ("viewer", "operator", "admin")
 LOCAL_TIME = "local"
 """Choice of the browser's own time zone."""
 ENVIRONMENT_VARIABLE = "CONDUCTOR_ENVIRONMENT"
+T = TypeVar("T")
+_run: ContextVar[dict[str, Any] | None] = ContextVar("run", default=None)
+
+
+@contextmanager
+def one_run() -> Iterator[None]:
+    """Within, what cannot change while a page is drawn is found out once: who reads, and how."""
+    outer = _run.set({})
+    try:
+        yield
+    finally:
+        _run.reset(outer)
+
+
+def _once(name: str, find: Callable[[], T]) -> T:
+    found = _run.get()
+    if found is None:
+        return find()
+    if name not in found:
+        found[name] = find()
+    result: T = found[name]
+    return result
 
 
 def service_url() -> str:
@@ -47,6 +73,10 @@ def environment() -> str:
 
 def token() -> str:
     """Token of who is signed in at this browser; empty for nobody."""
+    return _once("token", _token)
+
+
+def _token() -> str:
     found = st.context.cookies.get(COOKIE)
     return found if isinstance(found, str) and found else oidc.token(service_url())
 
@@ -58,6 +88,10 @@ def _feed(url: str, token: str, peer: str) -> Feed:
 
 def feed() -> Feed:
     """The poller of everybody who uses the same token; at rest when nobody does."""
+    return _once("feed", _own_feed)
+
+
+def _own_feed() -> Feed:
     peer = st.context.ip_address
     return _feed(service_url(), token(), peer if isinstance(peer, str) else "")
 
@@ -108,6 +142,10 @@ def must_sign_in() -> bool:
 
 def _known() -> wire.WhoAmI | int | None:
     """What the service said last; nobody waits for one that is known not to answer."""
+    return _once("who", _ask_who)
+
+
+def _ask_who() -> wire.WhoAmI | int | None:
     last: wire.WhoAmI | int | None = st.session_state.get("who")
     if last is not None and feed().look().error:
         return last
@@ -158,7 +196,14 @@ def refresh_s(text: str) -> float:
 
 
 def look() -> Look:
-    """The last look; while paused, the one at the moment of pausing."""
+    """The last look, one for a whole run; while paused, the one at the moment of pausing."""
+    found = _once("look", _last_look)
+    if found.state is None and not found.error and (run := _run.get()):
+        run.pop("look", None)  # nothing yet: worth another wait
+    return found
+
+
+def _last_look() -> Look:
     held: Look | None = st.session_state.get("held_look")
     if not live() and held is not None:
         return held
@@ -187,6 +232,10 @@ def window() -> Window:
 
 def zone() -> tzinfo:
     """The reader's time zone: UTC, or the browser's."""
+    return _once("zone", _zone)
+
+
+def _zone() -> tzinfo:
     if st.session_state.get("tz", "UTC") != LOCAL_TIME:
         return UTC
     try:
@@ -202,7 +251,7 @@ def zone_name() -> str:
 
 def colours() -> Palette:
     """The palette of the reader's theme."""
-    return palette(st.context.theme.type)
+    return _once("colours", lambda: palette(st.context.theme.type))
 
 
 def now() -> datetime:

@@ -12,6 +12,7 @@ from dashboard.api.client import Refused, ServiceError
 from dashboard.api.control import ControlClient
 from dashboard.overview.models import Notice
 from dashboard.parts.components import notice
+from dashboard.parts.kept import forget
 from dashboard.parts.theme import Level
 
 REASON_MIN, REASON_MAX = 3, 500
@@ -46,6 +47,7 @@ def attempt(act: Callable[[], object], done: str, text: str = "") -> bool:
     except ServiceError as e:
         tell("bad", "No answer", f"{e}. Look whether it was done before you try again.")
         return False
+    forget()
     tell("ok", done, text)
     return True
 

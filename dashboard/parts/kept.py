@@ -14,24 +14,61 @@ from dashboard.api.client import Unreachable
 
 T = TypeVar("T")
 ENTRIES_MAX = 512
+GRACE_S = 2.0
+"""So much older an answer may be for those who come while it is read again."""
 
 
 class Kept:
-    """A bounded store of answers by key; an answer older than asked for is read again."""
+    """A bounded store of answers by key; an answer older than asked for is read again, by one of
+    those who ask at the same time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._answers: dict[Hashable, tuple[float, Any]] = {}
+        self._under_way: dict[Hashable, threading.Event] = {}
+        self._cleared = 0
 
     def get(self, key: Hashable, ttl_s: float, read: Callable[[], T]) -> T:
-        """The answer under `key`, at most `ttl_s` old; what `read` raises is not kept."""
+        """The answer under `key`, at most `ttl_s` old; what `read` raises is not kept.
+
+        While somebody reads it anew others get the one before, if it is not much older, or wait.
+        An answer that is equal to the one before stays the same object.
+        """
         with self._lock:
-            found = self._answers.get(key)
-        if found is not None and self._clock() - found[0] < ttl_s:
-            answer: T = found[1]
-            return answer
-        return self._put(key, read())
+            found, other = self._answers.get(key), self._under_way.get(key)
+            age_s = self._clock() - found[0] if found is not None else 0.0
+            if found is not None and age_s < ttl_s + (GRACE_S if other is not None else 0.0):
+                answer: T = found[1]
+                return answer
+            if other is None:
+                mine = self._under_way[key] = threading.Event()
+        if other is None:
+            return self._read(key, read, mine)
+        other.wait()
+        with self._lock:
+            after = self._answers.get(key)
+        if after is None or after is found:  # it failed: say why to everybody
+            return self._put(key, read(), self._cleared)
+        theirs: T = after[1]
+        return theirs
+
+    def clear(self) -> None:
+        """Forget all answers, those that are being read as well."""
+        with self._lock:
+            self._answers.clear()
+            self._under_way.clear()
+            self._cleared += 1
+
+    def _read(self, key: Hashable, read: Callable[[], T], mine: threading.Event) -> T:
+        cleared = self._cleared
+        try:
+            return self._put(key, read(), cleared)
+        finally:
+            with self._lock:
+                if self._under_way.get(key) is mine:
+                    del self._under_way[key]
+            mine.set()
 
     def last(self, key: Hashable) -> Any:
         """The answer under `key`, however old; None without one."""
@@ -39,8 +76,14 @@ class Kept:
             found = self._answers.get(key)
         return None if found is None else found[1]
 
-    def _put(self, key: Hashable, fresh: T) -> T:
+    def _put(self, key: Hashable, fresh: T, cleared: int) -> T:
         with self._lock:
+            before = self._answers.get(key)
+        if before is not None and before[1] == fresh:
+            fresh = before[1]
+        with self._lock:
+            if cleared != self._cleared:
+                return fresh
             self._answers.pop(key, None)
             self._answers[key] = (self._clock(), fresh)
             while len(self._answers) > ENTRIES_MAX:
@@ -51,6 +94,11 @@ class Kept:
 @st.cache_resource(show_spinner=False)
 def _kept() -> Kept:
     return Kept()
+
+
+def forget() -> None:
+    """After an act: nothing that was read before it is shown as if it were of now."""
+    _kept().clear()
 
 
 def kept(*key: Hashable, ttl_s: float, read: Callable[[], T]) -> T:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import streamlit as st
 
 T = TypeVar("T")
-NAMES_MAX = 128
+NAMES_MAX = 512
 EACH_MAX = 6
 """Results kept of one name: light and dark, zones, a reader who is a tick behind."""
 

@@ -13,10 +13,15 @@ from dashboard.navigation import VIEWS
 from dashboard.overview.models import Notice, problems
 from dashboard.parts import acting
 from dashboard.parts.components import heading, notice, problem_list, tile_grid
-from dashboard.parts.live_plot import live_plot
+from dashboard.parts.drawn import drawn
+from dashboard.parts.kept import kept
+from dashboard.parts.live_plot import live_plot, prepared
 from dashboard.parts.page import act, failure_notice, page, part
+from dashboard.parts.shared import shared
 from dashboard.parts.tables import plain_table
 from dashboard.parts.theme import Level
+
+READ_EVERY_S = 1.0
 
 
 def main(_state: wire.FleetState) -> None:
@@ -29,18 +34,28 @@ def main(_state: wire.FleetState) -> None:
 def _live() -> None:
     calls = acting.control()
     try:
-        found, monitors = calls.alerts(), calls.monitors()
+        found = kept("alerts", ttl_s=READ_EVERY_S, read=calls.alerts)
+        monitors = kept("monitors", ttl_s=READ_EVERY_S, read=calls.monitors)
     except ServiceError as e:
         notice(failure_notice("The alerts", e))
         return
     units = {m.name: m.unit for m in monitors.monitors}
-    tile_grid(am.alert_tiles(found.alerts, found.webhook))
     shown = [a for a in found.alerts if a.state in ("firing", "pending")]
-    if not shown:
-        notice(Notice("ok", "Nothing fires", "Every rule below is quiet."))
+    drawn("tiles", given=(found,), draw=lambda: _tiles(found, len(shown)))
     for alert in shown:
         _alert(alert, units)
     state = session.look().state
+    given = (found, monitors, state, session.zone())
+    drawn("rules", given=given, draw=lambda: _rules(found, units, state))
+
+
+def _tiles(found: wire.AlertList, shown: int) -> None:
+    tile_grid(am.alert_tiles(found.alerts, found.webhook))
+    if not shown:
+        notice(Notice("ok", "Nothing fires", "Every rule below is quiet."))
+
+
+def _rules(found: wire.AlertList, units: dict[str, str], state: wire.FleetState | None) -> None:
     if state is not None:
         heading("Known problems", "sentences of the service, worst first")
         problem_list(problems(state))
@@ -54,11 +69,16 @@ def _alert(alert: wire.AlertView, units: dict[str, str]) -> None:
     title = f"{alert.name}: {alert.summary}"
     notice(Notice(level, title, am.alert_text(alert, units, session.now())))
     with part("The monitor"):
-        series = acting.control().monitor_series(alert.monitor)
+        series = kept(
+            "monitor", alert.monitor, ttl_s=READ_EVERY_S,
+            read=lambda: acting.control().monitor_series(alert.monitor),
+        )  # fmt: skip
         if any(point.values[0] is not None for point in series.points):
-            figure = am.monitor_figure(
-                series, alert, units.get(alert.monitor, ""), session.colours(), zone=session.zone()
-            )
+            p, zone, unit = session.colours(), session.zone(), units.get(alert.monitor, "")
+            figure = shared(
+                "monitor", alert.name, unit, given=(series, alert, p, zone),
+                make=lambda: prepared(am.monitor_figure(series, alert, unit, p, zone=zone)),
+            )  # fmt: skip
             live_plot(figure, key=f"alert-{alert.name}", alt=f"Monitor of {alert.name}")
     script, name, params = am.EVIDENCE.get(alert.name, ("views/changes.py", "Changes", {}))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):

@@ -16,6 +16,7 @@ from dashboard.live import live
 from dashboard.overview.models import Notice
 from dashboard.parts import acting
 from dashboard.parts.components import heading, notice, tile_grid
+from dashboard.parts.drawn import drawn
 from dashboard.parts.format import NONE
 from dashboard.parts.kept import kept
 from dashboard.parts.live_plot import live_plot
@@ -31,6 +32,7 @@ MACHINES = {
 }
 PAGE_SIZE = 50
 THRESHOLDS_EVERY_S = 8.0
+DETECTOR_EVERY_S = 1.0
 
 
 def main(state: wire.FleetState) -> None:
@@ -61,24 +63,30 @@ def _live() -> None:
     if look.state is None:
         return
     state = look.state
-    tile_grid([bm.breaker_tile(state.breaker), *bm.node_tiles(state)])
-    heading("Hotspot detector", "what opens the global breaker")
+    drawn("tiles", given=(state,), draw=lambda: _tiles(state))
     try:
-        found = acting.control().hotspots()
+        found = kept("hotspots", ttl_s=DETECTOR_EVERY_S, read=lambda: acting.control().hotspots())
     except ServiceError as e:
         notice(failure_notice("The detector", e))
     else:
-        _detector(found)
+        drawn("detector", given=(found, session.colours()), draw=lambda: _detector(found))
     left, right = st.columns([7, 5], gap="medium")
     with left:
-        _nodes(state)
+        drawn("nodes", given=(state,), draw=lambda: _nodes(state))
     with right, part("Thresholds"):
-        _thresholds()
+        limits = kept(
+            "tunables", ttl_s=THRESHOLDS_EVERY_S, read=lambda: acting.control().tunables()
+        )
+        drawn("thresholds", given=(limits,), draw=lambda: _thresholds(limits))
 
 
-def _thresholds() -> None:
+def _tiles(state: wire.FleetState) -> None:
+    tile_grid([bm.breaker_tile(state.breaker), *bm.node_tiles(state)])
+    heading("Hotspot detector", "what opens the global breaker")
+
+
+def _thresholds(found: wire.TunablesView) -> None:
     heading("Thresholds in force", "change them on the Tuning page")
-    found = kept("tunables", ttl_s=THRESHOLDS_EVERY_S, read=lambda: acting.control().tunables())
     rows = bm.rule_rows(found.items)
     plain_table(rows, key="thresholds", alt="Thresholds of breakers and detector")
 

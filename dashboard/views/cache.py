@@ -19,6 +19,7 @@ from dashboard.nodes.models import hot_rows
 from dashboard.overview.models import Notice
 from dashboard.parts import acting
 from dashboard.parts.components import heading, notice
+from dashboard.parts.drawn import drawn
 from dashboard.parts.kept import kept
 from dashboard.parts.live_plot import live_plot
 from dashboard.parts.page import act, page, part
@@ -96,27 +97,33 @@ def _opened(keys: list[str]) -> None:
 
 
 def _replication() -> None:
-    p, zone = session.colours(), session.zone()
     with part("Replication"):
         found = kept("replication", ttl_s=HOT_EVERY_S, read=lambda: fleet().replication())
-        left, right = st.columns([7, 5], gap="medium")
-        with left:
-            heading("Replication over time", "kept since the service started, a day at most")
-            live_plot(
-                cache_figures.replication(found, p, zone=zone), key="replicas_over_time",
-                alt="Copies of a block and distinct blocks over time",
-            )  # fmt: skip
-        with right:
-            heading("Replicas of the hot prefixes", "now")
-            live_plot(
-                cache_figures.holders_chart(_found(), p), key="replicas_of_hot",
-                alt="Hot prefixes by the number of nodes that hold them",
-            )  # fmt: skip
-        with st.expander("Numbers behind the charts"):
-            time_table(
-                cache_figures.replication_rows(found), key="replication_rows",
-                alt="Replication over time", zone=zone, zone_name=session.zone_name(),
-            )  # fmt: skip
+        hot = _found()
+        given = (found, hot, session.colours(), session.zone())
+        drawn("replication", given=given, draw=lambda: _replicas(found, hot))
+
+
+def _replicas(found: wire.Replication, hot: wire.HotPrefixes) -> None:
+    p, zone = session.colours(), session.zone()
+    left, right = st.columns([7, 5], gap="medium")
+    with left:
+        heading("Replication over time", "kept since the service started, a day at most")
+        live_plot(
+            cache_figures.replication(found, p, zone=zone), key="replicas_over_time",
+            alt="Copies of a block and distinct blocks over time",
+        )  # fmt: skip
+    with right:
+        heading("Replicas of the hot prefixes", "now")
+        live_plot(
+            cache_figures.holders_chart(hot, p), key="replicas_of_hot",
+            alt="Hot prefixes by the number of nodes that hold them",
+        )  # fmt: skip
+    with st.expander("Numbers behind the charts"):
+        time_table(
+            cache_figures.replication_rows(found), key="replication_rows",
+            alt="Replication over time", zone=zone, zone_name=session.zone_name(),
+        )  # fmt: skip
 
 
 # -- migrations --------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from dashboard.overview.models import Notice
 from dashboard.parts import acting
 from dashboard.parts import format as fmt
 from dashboard.parts.components import heading, notice
+from dashboard.parts.drawn import drawn
 from dashboard.parts.kept import kept
 from dashboard.parts.live_plot import live_plot, prepared
 from dashboard.parts.page import page, part
@@ -32,6 +33,10 @@ def main(state: wire.FleetState | None = None) -> None:
 
 def _forecast() -> None:
     found = kept("forecast", ttl_s=READ_EVERY_S, read=lambda: acting.control().forecast())
+    drawn("forecast", given=(found,), draw=lambda: _what_comes(found))
+
+
+def _what_comes(found: wire.ForecastView) -> None:
     heading("What comes next", f"expected in {fmt.seconds(found.horizon_s)}")
     st.caption(forecast_words(found))
     if found.enabled and found.series:
@@ -49,30 +54,35 @@ def _flow() -> None:
         window = session.window()
         key = window.span or (window.start, window.end)
         shares = kept("shares", key, ttl_s=READ_EVERY_S, read=lambda: records().shares(window))
-        oldest = shares.covered_from
-        since = f", back to {fmt.moment(oldest, session.zone())[:19]}" if oldest else ""
-        heading("Tenants, prefill nodes, decode nodes", f"{shares.decisions:,} requests{since}")
-        if not shares.groups:
-            notice(
-                Notice(
-                    "none",
-                    "No request in this window",
-                    "Choose a longer range above, or send one to `/v1/chat/completions`.",
-                )
+        given = (shares, session.colours(), session.zone())
+        drawn("flow", measure, given=given, draw=lambda: _diagram(shares, measure))
+
+
+def _diagram(shares: wire.Shares, measure: str) -> None:
+    oldest = shares.covered_from
+    since = f", back to {fmt.moment(oldest, session.zone())[:19]}" if oldest else ""
+    heading("Tenants, prefill nodes, decode nodes", f"{shares.decisions:,} requests{since}")
+    if not shares.groups:
+        notice(
+            Notice(
+                "none",
+                "No request in this window",
+                "Choose a longer range above, or send one to `/v1/chat/completions`.",
             )
-            return
-        p = session.colours()
-        figure = shared(
-            "flow", measure, given=(shares, p),
-            make=lambda: prepared(fm.sankey(fm.graph(shares, measure), measure, p)),
-        )  # fmt: skip
-        live_plot(figure, key="flow", alt="Flow of requests from tenants to nodes")
-        number = st.column_config.NumberColumn(format="localized")
-        names = ("Requests", "Failed", "Limits missed", "Prompt tokens")
-        select_table(
-            fm.rows(shares), key="flow_rows", alt="Flow by tenant, model and nodes",
-            percent=("Reuse",), given=(shares,), columns=dict.fromkeys(names, number),
-        )  # fmt: skip
+        )
+        return
+    p = session.colours()
+    figure = shared(
+        "flow", measure, given=(shares, p),
+        make=lambda: prepared(fm.sankey(fm.graph(shares, measure), measure, p)),
+    )  # fmt: skip
+    live_plot(figure, key="flow", alt="Flow of requests from tenants to nodes")
+    number = st.column_config.NumberColumn(format="localized")
+    names = ("Requests", "Failed", "Limits missed", "Prompt tokens")
+    select_table(
+        fm.rows(shares), key="flow_rows", alt="Flow by tenant, model and nodes",
+        percent=("Reuse",), given=(shares,), columns=dict.fromkeys(names, number),
+    )  # fmt: skip
 
 
 st.segmented_control(

@@ -16,6 +16,7 @@ from dashboard.overview import models as vm
 from dashboard.parts import acting
 from dashboard.parts import format as fmt
 from dashboard.parts.components import bar, heading, notice, tile_grid
+from dashboard.parts.drawn import drawn
 from dashboard.parts.kept import kept
 from dashboard.parts.live_plot import live_plot
 from dashboard.parts.page import page, part
@@ -105,6 +106,21 @@ def _live(node_id: str) -> None:
     n = node_models.find(look.state.nodes, node_id) if look.state else None
     if n is None:
         return
+    drawn("tiles", node_id, given=(look.state, session.zone()), draw=lambda: _tiles(n))
+    _gauges(node_id, look.live)
+    left, right = st.columns([6, 5], gap="medium")
+    with left, part("Its prefixes"):
+        heading("Hottest prefixes it holds", "as its events say")
+        _prefixes(node_id)
+    with right:
+        drawn("facts", node_id, given=(look.state,), draw=lambda: _facts(n))
+        with part("Its cache signal"):
+            _signal(node_id)
+    with part("Its decisions"):
+        _decisions(node_id)
+
+
+def _tiles(n: wire.NodeView) -> None:
     if n.drain is not None:
         share, words = node_models.drain_words(n.drain)
         bar(share, words, level="ok" if share >= 1 else "warn")
@@ -114,28 +130,25 @@ def _live(node_id: str) -> None:
     for warning in n.warnings:
         notice(vm.Notice("warn", warning))
     tile_grid(node_models.node_tiles(n))
-    _gauges(node_id, look.live)
-    left, right = st.columns([6, 5], gap="medium")
-    with left, part("Its prefixes"):
-        heading("Hottest prefixes it holds", "as its events say")
-        _prefixes(node_id)
-    with right:
-        heading("What is known of it")
-        plain_table(node_models.facts(n), key="facts", alt="What was registered or discovered")
-        with part("Its cache signal"):
-            _signal(node_id)
-    with part("Its decisions"):
-        _decisions(node_id)
+
+
+def _facts(n: wire.NodeView) -> None:
+    heading("What is known of it")
+    plain_table(node_models.facts(n), key="facts", alt="What was registered or discovered")
 
 
 def _gauges(node_id: str, live: wire.Series | None) -> None:
     p, zone, window = session.colours(), session.zone(), session.window()
     columns = st.columns(3, gap="medium")
-    with columns[0]:
+
+    def load() -> None:
         heading("Load and placements", "last 5 min, by the scheduler")
         if live is not None:
             figure = node_figures.load_chart(live, node_id, p, zone=zone)
             live_plot(figure, key="node_load", alt=f"Load of {node_id}")
+
+    with columns[0]:
+        drawn("load", node_id, given=(live, p, zone), draw=load)
     with part("Its readings"):
         key = window.span or (window.start, window.end)
         found = kept(
@@ -146,48 +159,69 @@ def _gauges(node_id: str, live: wire.Series | None) -> None:
             with columns[1]:
                 st.caption("The node reported nothing in this range.")
             return
+        given = (found, p, zone)
         with columns[1]:
-            heading("Cache", "as the engine reports it")
-            live_plot(
-                node_figures.shares_chart(found, p, zone=zone), key="node_kv",
-                alt=f"KV use and reuse of {node_id}",
-            )  # fmt: skip
+            drawn("kv", node_id, given=given, draw=lambda: _shares(node_id, found))
         with columns[2]:
-            heading("Requests on it", "as the engine reports them")
-            live_plot(
-                node_figures.batch_chart(found, p, zone=zone), key="node_batch",
-                alt=f"Running and waiting requests of {node_id}",
-            )  # fmt: skip
-        with st.expander("Numbers behind the charts"):
-            rows = node_figures.reading_rows(found)
-            time_table(
-                rows, key="readings", alt="Readings", zone=zone, zone_name=session.zone_name(),
-                percent=("KV use", "Reuse"),
-            )  # fmt: skip
+            drawn("batch", node_id, given=given, draw=lambda: _batch(node_id, found))
+        drawn("readings", node_id, given=given, draw=lambda: _numbers(found))
+
+
+def _shares(node_id: str, found: wire.Readings) -> None:
+    heading("Cache", "as the engine reports it")
+    figure = node_figures.shares_chart(found, session.colours(), zone=session.zone())
+    live_plot(figure, key="node_kv", alt=f"KV use and reuse of {node_id}")
+
+
+def _batch(node_id: str, found: wire.Readings) -> None:
+    heading("Requests on it", "as the engine reports them")
+    figure = node_figures.batch_chart(found, session.colours(), zone=session.zone())
+    live_plot(figure, key="node_batch", alt=f"Running and waiting requests of {node_id}")
+
+
+def _numbers(found: wire.Readings) -> None:
+    with st.expander("Numbers behind the charts"):
+        rows = node_figures.reading_rows(found)
+        time_table(
+            rows, key="readings", alt="Readings", zone=session.zone(),
+            zone_name=session.zone_name(), percent=("KV use", "Reuse"),
+        )  # fmt: skip
 
 
 def _prefixes(node_id: str) -> None:
     found = kept(
         "hot_of", node_id, ttl_s=READ_EVERY_S, read=lambda: fleet().hot(limit=12, node=node_id)
     )
-    if found.prefixes:
-        hot_table(node_models.hot_rows(found), key="node_hot")
-    else:
-        st.caption("None of the prefixes that are asked for lately.")
+
+    def draw() -> None:
+        if found.prefixes:
+            hot_table(node_models.hot_rows(found), key="node_hot")
+        else:
+            st.caption("None of the prefixes that are asked for lately.")
+
+    drawn("hot", node_id, given=(found,), draw=draw)
 
 
 def _signal(node_id: str) -> None:
     found = kept("signal", node_id, ttl_s=3.0, read=lambda: fleet().signal(node_id))
-    with st.expander("Cache signal: what its event stream brought and lost"):
-        st.caption(node_models.signal_words(found))
-        if rows := node_models.signal_rows(found):
-            plain_table(rows, key="signal", alt="What its event stream brought and lost")
+
+    def draw() -> None:
+        with st.expander("Cache signal: what its event stream brought and lost"):
+            st.caption(node_models.signal_words(found))
+            if rows := node_models.signal_rows(found):
+                plain_table(rows, key="signal", alt="What its event stream brought and lost")
+
+    drawn("signal", node_id, given=(found,), draw=draw)
 
 
 def _decisions(node_id: str) -> None:
-    heading("Last decisions with it", "as prefill or decode node")
     query = wire.DecisionQuery(node=node_id, limit=DECISIONS_SHOWN)
     found = kept("decisions_of", node_id, ttl_s=3.0, read=lambda: session.reader().decisions(query))
+    drawn("decisions", node_id, given=(found, session.zone()), draw=lambda: _last(node_id, found))
+
+
+def _last(node_id: str, found: wire.DecisionPage) -> None:
+    heading("Last decisions with it", "as prefill or decode node")
     if not found.rows:
         st.caption("None is stored.")
         return

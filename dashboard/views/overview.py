@@ -11,6 +11,7 @@ from dashboard.api.feed import Look
 from dashboard.overview import models as vm
 from dashboard.parts import acting, figures
 from dashboard.parts.components import heading, notice, problem_list, tile_grid
+from dashboard.parts.drawn import drawn
 from dashboard.parts.kept import kept
 from dashboard.parts.live_plot import Prepared, live_plot, prepared
 from dashboard.parts.marks import Mark, marks
@@ -26,22 +27,38 @@ EVENTS_READ = 400
 
 def overview(state: wire.FleetState) -> None:
     """The page's live part."""
-    if (idle := vm.fleet_notice(state)) is not None:
-        notice(idle)
     series = _series(session.look())
-    tile_grid(vm.tiles(state))
+    drawn("tiles", given=(state,), draw=lambda: _tiles(state))
     left, right = st.columns([7, 4], gap="medium")
     with left:
         _nodes(state, series)
     with right:
-        heading("Look at first")
-        problem_list(vm.problems(state), lambda text: vm.problem_link(text, state))
+        drawn("problems", given=(state,), draw=lambda: _problems(state))
     if series is None:
         st.caption("Reading the stored measurements …")
         return
     _charts(series)
+    drawn("fleet", given=(state,), draw=lambda: _fleet(state))
+    drawn("numbers", given=(series, session.zone()), draw=lambda: _numbers(series))
+
+
+def _tiles(state: wire.FleetState) -> None:
+    if (idle := vm.fleet_notice(state)) is not None:
+        notice(idle)
+    tile_grid(vm.tiles(state))
+
+
+def _problems(state: wire.FleetState) -> None:
+    heading("Look at first")
+    problem_list(vm.problems(state), lambda text: vm.problem_link(text, state))
+
+
+def _fleet(state: wire.FleetState) -> None:
     heading("Fleet", f"{len(state.nodes)} nodes, those that take no requests first")
     fleet_table(state.nodes)
+
+
+def _numbers(series: wire.Series) -> None:
     with st.expander("Numbers behind the charts"):
         series_table(series, session.zone(), session.zone_name())
 
@@ -71,16 +88,24 @@ def _nodes(state: wire.FleetState, series: wire.Series | None) -> None:
         nodes = [node for node, _ in places]
         return prepared(figures.load_heat(series, nodes, p, zone=zone, span=span, racks=racks))
 
-    figure = shared("heat", order, span, places, given=(series, p, zone), make=heat)
-    live_plot(figure, key="heat", alt="Nodes over time")
+    def draw() -> None:
+        figure = shared("heat", order, span, places, given=(series, p, zone), make=heat)
+        live_plot(figure, key="heat", alt="Nodes over time")
+
+    drawn("heat", order, span, places, given=(series, p, zone), draw=draw)
 
 
 def _charts(series: wire.Series) -> None:
+    changes = _changes()
+    given = (series, changes, session.colours(), session.zone())
+    drawn("charts", given=given, draw=lambda: _three_charts(series, changes))
+
+
+def _three_charts(series: wire.Series, changes: wire.EventHistory | None) -> None:
     p, zone = session.colours(), session.zone()
     columns = st.columns(3, gap="medium")
     with columns[0]:
         heading("Latency against its limit", "observed / limit; changes are marked")
-        changes = _changes()
         figure = shared(
             "slo", given=(series, changes, p, zone),
             make=lambda: prepared(figures.slo_ratio(series, p, zone=zone, marks=_marks(changes))),

@@ -14,6 +14,7 @@ from dashboard.overview.models import Notice
 from dashboard.parts import acting
 from dashboard.parts import format as fmt
 from dashboard.parts.components import heading, notice, tile_grid
+from dashboard.parts.drawn import drawn
 from dashboard.parts.kept import kept
 from dashboard.parts.live_plot import Prepared, live_plot, prepared
 from dashboard.parts.page import page, part
@@ -33,20 +34,32 @@ def main(_: wire.FleetState | None = None) -> None:
         key = window.span or (window.start, window.end)
         shares = kept("shares", key, ttl_s=READ_EVERY_S, read=lambda: records().shares(window))
         objective, burn = _objective(), _burn()
-        tile_grid(sm.tiles(sm.total(shares), objective, burn))
+        given = (shares, burn)
+        drawn("tiles", objective, given=given, draw=lambda: _tiles(shares, objective, burn))
         if not shares.decisions:
-            notice(
-                Notice(
-                    "none",
-                    "No request in this window",
-                    "Choose a longer range above, or send one to `/v1/chat/completions`.",
-                )
-            )
             return
         timings = kept("timings", key, ttl_s=READ_EVERY_S, read=lambda: records().timings(window))
-        _limits(timings, objective)
-        _tenants(shares, objective)
-        _calibration(timings)
+        series = _series()
+
+        def draw() -> None:
+            _limits(timings, series, objective)
+            _tenants(shares, objective)
+            _calibration(timings)
+
+        look = (session.colours(), session.zone())
+        drawn("charts", objective, given=(shares, timings, series, *look), draw=draw)
+
+
+def _tiles(shares: wire.Shares, objective: float, burn: dict[str, float] | None) -> None:
+    tile_grid(sm.tiles(sm.total(shares), objective, burn))
+    if not shares.decisions:
+        notice(
+            Notice(
+                "none",
+                "No request in this window",
+                "Choose a longer range above, or send one to `/v1/chat/completions`.",
+            )
+        )
 
 
 def _objective() -> float:
@@ -67,7 +80,7 @@ def _burn() -> dict[str, float] | None:
         return None
 
 
-def _limits(timings: wire.TimingsView, objective: float) -> None:
+def _limits(timings: wire.TimingsView, series: wire.Series | None, objective: float) -> None:
     p = session.colours()
     left, right = st.columns(2, gap="medium")
     with left:
@@ -78,7 +91,6 @@ def _limits(timings: wire.TimingsView, objective: float) -> None:
         live_plot(figure, key="margins", alt="Observed over limit")
     with right:
         heading("Attainment over time", f"share that kept both limits, {session.zone_name()}")
-        series = _series()
         if series is None:
             st.caption("Reading the stored measurements …")
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
 
 from core import wire
@@ -11,23 +13,39 @@ from dashboard.health import models as sm
 from dashboard.overview.models import Notice
 from dashboard.parts import acting
 from dashboard.parts.components import heading, notice, tile_grid
+from dashboard.parts.drawn import drawn
+from dashboard.parts.kept import kept
 from dashboard.parts.page import page, part
 from dashboard.parts.tables import plain_table
+
+READ_EVERY_S = 1.5
 
 
 def main(state: wire.FleetState) -> None:
     """Live as a whole: every part says by itself what it cannot read."""
-    heading("Service", "the process that decides")
-    tile_grid(sm.service_tiles(state.service))
+    drawn("service", given=(state,), draw=lambda: _service(state))
     with part("The record store"):
         _storage()
     with part("Replicas"):
         _replicas()
     with part("Periodic work"):
-        heading("Periodic work", f"times in {session.zone_name()}")
-        jobs = acting.control().jobs().jobs
-        rows = am.job_rows(jobs, now=session.now(), zone=session.zone())
-        plain_table(rows, key="jobs", alt="Periodic work and how it went")
+        jobs = kept("jobs", ttl_s=READ_EVERY_S, read=lambda: acting.control().jobs())
+        drawn("jobs", given=(jobs, state, session.zone()), draw=lambda: _jobs(jobs))
+    drawn("counters", given=(state,), draw=lambda: _counters(state))
+
+
+def _service(state: wire.FleetState) -> None:
+    heading("Service", "the process that decides")
+    tile_grid(sm.service_tiles(state.service))
+
+
+def _jobs(jobs: wire.JobList) -> None:
+    heading("Periodic work", f"times in {session.zone_name()}")
+    rows = am.job_rows(jobs.jobs, now=session.now(), zone=session.zone())
+    plain_table(rows, key="jobs", alt="Periodic work and how it went")
+
+
+def _counters(state: wire.FleetState) -> None:
     with st.expander("Everything the service counts"):
         rows = sm.counter_rows(state.service)
         if rows:
@@ -37,8 +55,12 @@ def main(state: wire.FleetState) -> None:
 
 
 def _storage() -> None:
+    found = kept("storage", ttl_s=READ_EVERY_S, read=lambda: acting.records().storage())
+    drawn("storage", given=(found, session.zone()), draw=lambda: _record_store(found))
+
+
+def _record_store(found: wire.StorageView) -> None:
     heading("Record store", "scheduling never waits for it")
-    found = acting.records().storage()
     if found.error:
         text = f"{found.error}. Decisions go on; records wait on this machine and are stored later."
         notice(Notice("bad", "The database cannot be read", text))
@@ -51,8 +73,13 @@ def _storage() -> None:
 
 
 def _replicas() -> None:
+    found = kept("replicas", ttl_s=READ_EVERY_S, read=lambda: acting.records().replicas())
+    given = (found, session.look(), session.zone())
+    drawn("replicas", given=given, draw=lambda: _processes(found.replicas))
+
+
+def _processes(found: Sequence[wire.ReplicaView]) -> None:
     heading("Processes on this database", "silent ones are forgotten after a week")
-    found = acting.records().replicas().replicas
     if not found:
         st.caption("No process has registered yet.")
         return

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from dashboard.parts import kept as module
@@ -36,3 +39,40 @@ def test_it_holds_a_bounded_number_of_answers(monkeypatch: pytest.MonkeyPatch) -
         store.get(key, 1.0, lambda: 0)
     assert store.get(0, 1.0, lambda: 7) == 7
     assert store.get(4, 1.0, lambda: 7) == 0
+
+
+def test_one_reads_anew_while_the_others_get_the_answer_before_or_wait() -> None:
+    now, reading, go_on = [0.0], threading.Event(), threading.Event()
+    store = Kept(lambda: now[0])
+    store.get("k", 5.0, lambda: "old")
+
+    def slow() -> str:
+        reading.set()
+        assert go_on.wait(20)
+        return "new"
+
+    with ThreadPoolExecutor() as pool:
+        now[0] = 6.0
+        first = pool.submit(store.get, "k", 5.0, slow)
+        assert reading.wait(20)
+        assert store.get("k", 5.0, lambda: "unused") == "old"
+        now[0] = 60.0
+        waiting = pool.submit(store.get, "k", 5.0, lambda: "unused")
+        go_on.set()
+        assert (first.result(20), waiting.result(20)) == ("new", "new")
+
+
+def test_an_equal_answer_stays_the_same_object_and_what_is_forgotten_does_not_return() -> None:
+    now = [0.0]
+    store = Kept(lambda: now[0])
+    first = store.get("k", 5.0, lambda: ["a"])
+    now[0] = 6.0
+    assert store.get("k", 5.0, lambda: ["a"]) is first
+
+    def overtaken() -> list[str]:
+        store.clear()
+        return ["from before the act"]
+
+    now[0] = 12.0
+    assert store.get("k", 5.0, overtaken) == ["from before the act"]
+    assert store.get("k", 5.0, lambda: ["after"]) == ["after"]
