@@ -104,7 +104,7 @@ def _recorded(place: _Place) -> Iterator[Recording]:
 
 
 def _sent_again(recording: Recording, place: _Place) -> bool:
-    """Send a recording; False where this session never drew one of its charts itself."""
+    """Send a recording; False where the reader never drew one of its charts."""
     ctx = place.ctx
     if not all(_kept(ctx, widget) for widget in recording.widgets):
         return False
