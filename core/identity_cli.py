@@ -215,13 +215,13 @@ def list_audit(
     if json:
         typer.echo(jsonlib.dumps([_shown(e) for e in found], default=str, indent=2))
         return
-    table = Table("number", "at", "who", "from", "what", "to", "why", "before -> after")
     for e in found:
-        table.add_row(
-            str(e.number), f"{e.at:%Y-%m-%d %H:%M:%S}", f"{e.actor} ({e.kind})", e.peer, e.action,
-            e.target, e.reason, _change(e),
-        )  # fmt: skip
-    Console().print(table)
+        who = f"{e.actor} ({e.kind})" + (f" from {e.peer}" if e.peer else "")
+        what = f"{e.action} {e.target}".rstrip()
+        why = f": {e.reason}" if e.reason else ""
+        typer.echo(f"{e.number:>6}  {e.at:%Y-%m-%d %H:%M:%S}  {what}  by {who}{why}")
+        for line in _changes(e):
+            typer.echo(f"        {line}")
 
 
 def verify_audit(config: Config = None, json: Json = False) -> None:
@@ -306,15 +306,33 @@ def _shown(record: msgspec.Struct) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in _PRIVATE}
 
 
-def _change(e: AuditRecord) -> str:
-    return f"{e.before} -> {e.after}" if e.before else e.after
+def _changes(e: AuditRecord) -> Iterator[str]:
+    """A field a line: what the act made of it; how all of them stood, where it only tells that."""
+    before, after = _facts(e.before), _facts(e.after)
+    if not after:
+        yield from (f"{name} was {value}" for name, value in before.items())
+    for name, value in after.items():
+        if name not in before:
+            yield f"{name}: {value}"
+        elif before[name] != value:
+            yield f"{name}: {before[name]} -> {value}"
+
+
+def _facts(text: str) -> dict[str, Any]:
+    try:
+        found = jsonlib.loads(text or "{}")
+    except ValueError:
+        return {"as written": text}
+    return found if isinstance(found, dict) else {"as written": text}
 
 
 def _print(rows: Sequence[Mapping[str, Any]], json: bool, columns: Sequence[str]) -> None:
     if json:
         typer.echo(jsonlib.dumps(list(rows), default=str, indent=2))
         return
-    table = Table(*columns)
+    table = Table()
+    for name in columns:
+        table.add_column(name, no_wrap=name == "id", overflow="fold")  # ids are there to be copied
     for row in rows:
         table.add_row(*(_text(row[name]) for name in columns))
     Console().print(table)

@@ -140,6 +140,8 @@ async def test_a_kept_prompt_is_for_admins_and_for_a_time(tmp_path, caplog):
     listed = CliRunner().invoke(app, ["audit", "list", "--json", *config(tmp_path)])
     read = json.loads(listed.output)[0]
     assert (read["action"], read["target"], read["kind"]) == ("prompt.read", decision, "local")
+    listed = CliRunner().invoke(app, ["audit", "list", *config(tmp_path)])
+    assert f"prompt.read {decision}  by" in listed.output
     assert CANARY not in CliRunner().invoke(app, ["explain", decision, *config(tmp_path)]).output
     everything = b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
     assert CANARY.encode() in everything
