@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from core.ports import DecisionRecord, OutcomeRecord
+from core.ports import AuditDraft, DecisionRecord, OutcomeRecord
 from storage.database import writer_engine
 from storage.store import Storage, Store
 
@@ -53,6 +53,12 @@ def outcome(number: int, **changes: Any) -> OutcomeRecord:
         "prefill_node": "p0",
     }
     return OutcomeRecord(**{**fields, **changes})
+
+
+def draft(action: str = "user.added", **more: Any) -> AuditDraft:
+    """An entry of the administrative audit, made at T0."""
+    fields = {"at": T0, "actor": "root", "kind": "local", "role": "admin", "peer": ""}
+    return AuditDraft(action=action, **{**fields, **more})
 
 
 def put(storage: Storage, *records: DecisionRecord | OutcomeRecord) -> None:

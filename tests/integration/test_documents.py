@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from control_world import controlled
 from gateway_world import Engine, engines
-from test_identity_store import draft
+from record_cases import draft
 
 from core import wire
 from core.errors import NotFound

@@ -6,6 +6,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from record_cases import draft
 from sqlalchemy import text
 
 from core.clock import ManualClock
@@ -15,7 +16,6 @@ from core.errors import Conflict, NotFound, StoreError
 from core.gateway.audit_watch import AGAIN_S
 from core.gateway.service import Service
 from core.ports import (
-    AuditDraft,
     EventRecord,
     IdentityChange,
     IdentityStore,
@@ -46,11 +46,6 @@ KEY = KeyRecord(
     id="k1", name="batch", tenant="acme", digest="d", cache_salt="salt", requests_per_s=2.5,
     concurrent_max=3, tokens_per_min=10**12, created_at=AT, created_by="ada", expires_at=LATER,
 )  # fmt: skip
-
-
-def draft(action="user.added", **more):
-    fields = {"at": AT, "actor": "root", "kind": "local", "role": "admin", "peer": ""}
-    return AuditDraft(action=action, **{**fields, **more})
 
 
 @pytest.fixture
