@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from dashboard import oidc, session
+from dashboard.addresses import heed, show_unheeded
 from dashboard.frame import frame
 from dashboard.live import follow_strip
 from dashboard.navigation import DEFAULT, Entry, present
@@ -29,6 +30,8 @@ if session.must_sign_in():
 else:
     if why := oidc.problem():
         st.error(why)
+    heed(page.url_path or DEFAULT)
     frame(lambda: views_dialog(page.url_path or DEFAULT, page.title))
+    show_unheeded()
     page.run()
     follow_strip()

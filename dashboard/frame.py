@@ -14,7 +14,7 @@ from dashboard.parts import format as fmt
 from dashboard.parts.components import badge, strip
 from dashboard.parts.theme import style_sheet
 from dashboard.parts.window import CHOICES, CUSTOM, LIVE_RANGE, parse, spell, words
-from dashboard.who import who_markup
+from dashboard.who import here, who_markup
 
 _STRIP = "strip"
 """Key of the place where the strip of badges stands."""
@@ -135,7 +135,7 @@ def _badges(look: Look) -> list[str]:
     badges += [_age(look), _shown_window()]
     reader = session.user()
     badges.append(badge("user", f"{reader.name or 'not signed in'} · {reader.role or 'no role'}"))
-    badges.append(f"<span class='cd-badge'>{who_markup(reader)}</span>")
+    badges.append(f"<span class='cd-badge'>{who_markup(reader, here())}</span>")
     return badges
 
 

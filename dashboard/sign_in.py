@@ -8,7 +8,7 @@ check is made. A token in the address (the link that a first start prints) is ex
 from __future__ import annotations
 
 import html
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -18,10 +18,13 @@ from starlette.routing import Route
 from core import wire
 from dashboard import oidc
 from dashboard.api.client import AdminClient, Refused, ServiceError
+from dashboard.navigation import address, present
 from dashboard.session import COOKIE, service_url
+from dashboard.who import NEXT
 
 SIGN_IN, SIGN_OUT = "/sign-in", "/sign-out"
 BODY_BYTES_MAX = 4096
+NEXT_CHARS_MAX = 4096
 COOKIE_AGE_S = 12 * 3600
 PATIENCE_S = 15.0
 """Signing in may wait longer than a page's refresh."""
@@ -133,7 +136,8 @@ def _log_out(token: str) -> None:
 
 
 def _welcome(request: Request, token: str) -> Response:
-    answer = RedirectResponse("/", 303, headers=_HEADERS)
+    there = way_back(request.query_params.get(NEXT, ""))
+    answer = RedirectResponse(there, 303, headers=_HEADERS)
     forwarded = request.headers.get("x-forwarded-proto", "")
     answer.set_cookie(
         COOKIE,
@@ -145,6 +149,15 @@ def _welcome(request: Request, token: str) -> Response:
         secure="https" in (request.url.scheme, forwarded),
     )
     return answer
+
+
+def way_back(asked: str) -> str:
+    """Where to go after signing in: a page of this console as it was asked for, or its first."""
+    parts = urlsplit(asked)
+    known = {address(e.name) for entries in present().values() for e in entries}
+    if parts.scheme or parts.netloc or parts.path not in known or len(asked) > NEXT_CHARS_MAX:
+        return "/"
+    return urlunsplit(("", "", parts.path, parts.query, ""))
 
 
 def _page(error: str = "", status: int = 200) -> Response:

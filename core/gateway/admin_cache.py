@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Query
 
 from core import wire
 from core.gateway import cache_views
+from core.gateway.admin_past import span
 from core.gateway.auth import LEAST_VIEWER
-from core.gateway.replication import STEP_S
 
 if TYPE_CHECKING:
     from core.gateway.service import Service
@@ -43,9 +44,12 @@ def cache_routes(service: Service) -> APIRouter:
     @router.get("/replication")
     async def replication(
         points: Annotated[int, Query(ge=2, le=3000)] = 240,
+        since: datetime | None = None,
+        until: datetime | None = None,
     ) -> wire.Replication:
-        """Blocks and their copies over time."""
-        return wire.Replication(step_s=STEP_S, points=service.upkeep.replication.points(points))
+        """Blocks and their copies over time, the last hour where no time is given."""
+        start, end = span(since, until)
+        return await service.replication.between(start, end, points)
 
     @router.post("/lookup", openapi_extra=LEAST_VIEWER)
     async def lookup(asked: wire.LookupAsk) -> wire.LookupView:

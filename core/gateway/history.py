@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from core.gateway.service import Service
 
 KEPT = re.compile(
-    rf"{wire.API_PREFIX}/(decisions(/.*)?|history|policies|replicas|revisions(/.*)?|scheduled"
-    r"|series|shares|timings|storage|tunables|views|whoami|audit(/.*)?|nodes/[^/]+/readings"
+    rf"{wire.API_PREFIX}/(cache/replication|decisions(/.*)?|history|policies|replicas"
+    r"|revisions(/.*)?|scheduled|series|shares|timings|storage|tunables|views|whoami|audit(/.*)?|nodes/[^/]+/readings"
     r"|openapi\.json)"
 )
 """Routes that are answered from records alone."""

@@ -64,6 +64,7 @@ from core.gateway.moves.migrator import Migrator
 from core.gateway.node_acts import NodeActs
 from core.gateway.pipelining import Group, Pipelines
 from core.gateway.problems import problems
+from core.gateway.replication import KeptReplication
 from core.gateway.upkeep import Upkeep
 from core.gateway.upstream import Upstream, make_session
 from core.gateway.waiting import WaitingRoom, is_full
@@ -164,7 +165,7 @@ class Service:
         self.committer, self.follower = Committer(self), Follower(self)
         self.node_acts = NodeActs(self)
         self.feed, self.jobs = EventFeed(), Jobs(clock)
-        self.upkeep = Upkeep(self)
+        self.upkeep, self.replication = Upkeep(self), KeptReplication(self)
         self.monitoring = self._monitoring()
         self.forecasting = Forecasting(self)
         self.webhook = Webhook(webhook_url, self.guard)

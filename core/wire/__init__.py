@@ -83,7 +83,7 @@ GET      /audit                          query: before, limit, actor, action, ta
 GET      /audit/verify                   -> AuditCheck
 GET      /cache/tree                     query: root, budget -> CacheTree
 GET      /cache/prefixes/{key}           -> PrefixView
-GET      /cache/replication              query: points -> Replication
+GET      /cache/replication              query: points, since, until -> Replication
 POST     /cache/lookup                   LookupAsk -> LookupView (422 field)
 =======  ==============================  =================================================
 

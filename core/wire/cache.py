@@ -155,7 +155,10 @@ class ReplicationPoint(Answer):
 
 
 class Replication(Answer):
-    """GET /cache/replication: kept in memory since the service started, a day at most."""
+    """GET /cache/replication: of the last week."""
 
     step_s: float
+    """Between two samples; answers of many samples are thinned."""
     points: list[ReplicationPoint]
+    complete: bool = True
+    """False: stored samples could not be read, these are of this process alone."""

@@ -72,9 +72,9 @@ class FleetClient:
         """Where a prompt lies."""
         return self._call("POST", "/cache/lookup", wire.LookupView, body=asked, timeout_s=LOOKUP_S)
 
-    def replication(self) -> wire.Replication:
+    def replication(self, window: Window) -> wire.Replication:
         """Blocks and their copies over time."""
-        return self._call("GET", "/cache/replication", wire.Replication)
+        return self._call("GET", "/cache/replication", wire.Replication, params=_ends(window))
 
     def migrations(self) -> wire.MigrationList:
         """Prefixes planned, on their way, and done."""

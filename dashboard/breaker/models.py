@@ -32,6 +32,14 @@ ACTIONS = {
     "reset": "Reset: close it",
     "hold": "Hold: keep it closed",
 }
+MACHINES = {
+    "all": "",
+    "node breakers": "node_breaker.*",
+    "global breaker": "global_breaker.*",
+    "hotspot detector": "hotspot.*",
+    "panic": "panic.*",
+}
+"""Choice of what moved -> kinds of its events."""
 MINUTES_MAX = 24 * 60
 _RULES: dict[str, str] = {
     "hotspot.enabled": "Detector",

@@ -14,7 +14,9 @@ from dashboard.parts import format as fmt
 from dashboard.parts.theme import Level
 
 KEY = re.compile(r"[0-9a-f]{16}")
+KEY_WORDS = "the key of a block, 16 hexadecimal digits"
 TRAIL_MAX = 24
+VIEWS = ("Tree", "Hot prefixes", "Replication", "Migrations")
 MODES = ("hits", "reuse age", "replicas")
 """What the colour of a cell says."""
 
@@ -276,3 +278,10 @@ def held_back_words(held: dict[str, int]) -> str:
     """Why the last look left prefixes where they are."""
     parts = [f"{n} {HELD_BACK.get(reason, reason.replace('_', ' '))}" for reason, n in held.items()]
     return "; ".join(parts)
+
+
+def replication_words(found: wire.Replication) -> str:
+    """What the samples are, and whether stored ones are missing."""
+    if not found.complete:
+        return "the records cannot be read: only what was sampled since the service started"
+    return f"a sample every {found.step_s:g} s, kept for a week"

@@ -14,7 +14,7 @@ from dashboard.cache import figures as cache_figures
 from dashboard.cache import models as cm
 from dashboard.cache.prefix_detail import show_prefix
 from dashboard.nodes.acts import fleet
-from dashboard.overview.models import Notice
+from dashboard.overview.models import Notice, not_used
 from dashboard.parts.components import heading, notice
 from dashboard.parts.kept import kept
 from dashboard.parts.live_plot import live_plot
@@ -31,7 +31,10 @@ def tree_view(state: wire.FleetState) -> None:
     """Everything of the view; draws nothing that moves while it is looked at."""
     _search()
     _paste(state)
-    trail = cm.trail_of(st.query_params.get(TRAIL, ""))
+    given = st.query_params.get(TRAIL, "")
+    trail = cm.trail_of(given)
+    if given and cm.trail_text(trail) != given.lower():
+        notice(not_used(TRAIL, given, f"{cm.KEY_WORDS}, or several with dots between"))
     with part("The tree"):
         root = trail[-1] if trail else ""
         budget = int(st.session_state.get("cells") or 400)
@@ -56,7 +59,7 @@ def _search() -> None:
         if st.button("Refresh", key="tree_again"):
             st.rerun()
     if text and cm.key_of(text) is None:
-        notice(Notice("warn", "That is no key", "A key has 16 hexadecimal digits."))
+        notice(Notice("warn", "That is no key", f"It takes {cm.KEY_WORDS}."))
 
 
 def _found() -> None:

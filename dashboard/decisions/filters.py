@@ -10,6 +10,8 @@ import streamlit as st
 
 from core import wire
 from dashboard.decisions.models import OUTCOMES
+from dashboard.overview.models import not_used
+from dashboard.parts.components import notice
 from dashboard.parts.window import Window
 
 ANY = "any"
@@ -48,7 +50,7 @@ def query_of(f: Filters, *, window: Window, cursor: str | None) -> wire.Decision
         policy=_given(f.policy),
         tenant=f.tenant or None,
         model=_given(f.model),
-        revision=int(f.revision) if f.revision.isdecimal() and len(f.revision) < 10 else None,
+        revision=_number(f.revision),
         id=f.q or None,
         below_best=f.below_best,
         slo_missed=f.slo_missed,
@@ -84,7 +86,13 @@ def filter_bar(state: wire.FleetState | None) -> Filters:
             slo_missed=bool(missed),
         )  # fmt: skip
         st.button("Clear", on_click=clear, disabled=found.empty, help="Remove all filters")
+    if found.revision and _number(found.revision) is None:
+        notice(not_used("rev", found.revision, "the number of a revision"))
     return found
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) < 10 else None
 
 
 def clear() -> None:

@@ -22,6 +22,11 @@ REFUSED_WARN, REFUSED_BAD = 0.01, 0.05
 LOAD_WARN, LOAD_BAD = 0.7, 0.9
 
 
+_SHOWN_CHARS = 60
+ORDERS = ("by load", "by rack")
+"""How the rows of the node picture are ordered."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tile:
     """One stat tile: a figure, its meaning in a word, and what it stands on."""
@@ -102,6 +107,12 @@ def fleet_notice(state: wire.FleetState) -> Notice | None:
             "or replay a trace with `conductor replay`.",
         )
     return None
+
+
+def not_used(parameter: str, value: str, wanted: str) -> Notice:
+    """That a parameter of the address could not be used, and what it takes."""
+    shown = value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}…"
+    return Notice("warn", f"Not used: {parameter}={shown}", f"`{parameter}` takes {wanted}.")
 
 
 def forbidden_notice(least: str, role: str) -> Notice:

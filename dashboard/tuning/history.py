@@ -10,7 +10,7 @@ import streamlit as st
 from core import wire
 from dashboard import session
 from dashboard.api.client import ServiceError
-from dashboard.overview.models import Notice
+from dashboard.overview.models import Notice, not_used
 from dashboard.parts import acting
 from dashboard.parts.components import heading, notice
 from dashboard.parts.format import NONE
@@ -51,7 +51,10 @@ def revisions(found: wire.RevisionList) -> None:
         if wanted:
             _one(wanted[0], found)
         else:
-            notice(Notice("none", f"Revision {number} is not among the newest", ""))
+            why = "Older ones, and whether it ever was: `conductor revisions`."
+            notice(Notice("warn", f"Revision {number} is not among those above", why))
+    elif number:
+        notice(not_used("revision", number, "a whole number"))
     else:
         st.caption("Select a row to compare before and after, and to roll back to it.")
 

@@ -23,13 +23,6 @@ from dashboard.parts.live_plot import live_plot
 from dashboard.parts.page import act, failure_notice, page, part
 from dashboard.parts.tables import ROW_PX, plain_table, table_height
 
-MACHINES = {
-    "all": "",
-    "node breakers": "node_breaker.*",
-    "global breaker": "global_breaker.*",
-    "hotspot detector": "hotspot.*",
-    "panic": "panic.*",
-}
 PAGE_SIZE = 50
 THRESHOLDS_EVERY_S = 8.0
 DETECTOR_EVERY_S = 1.0
@@ -121,7 +114,7 @@ def _history() -> None:
     heading("Transitions", f"newest first, {session.zone_name()}")
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         kind = st.selectbox(
-            "Machine", list(MACHINES), key="machine", bind="query-params", width=200
+            "Machine", list(bm.MACHINES), key="machine", bind="query-params", width=200
         )
         if st.button("Refresh", key="transitions_refresh"):
             st.rerun()
@@ -148,7 +141,7 @@ def _history() -> None:
 def _events(kind: str, start: datetime, end: datetime) -> list[wire.EventView]:
     """Of one machine, or of all that this page is about."""
     calls = acting.records()
-    kinds = [MACHINES[kind]] if MACHINES[kind] else [k for k in MACHINES.values() if k]
+    kinds = [bm.MACHINES[kind]] if bm.MACHINES[kind] else [k for k in bm.MACHINES.values() if k]
     found = [
         e
         for k in kinds

@@ -14,9 +14,9 @@ from dashboard.cache.acts import cancel_dialog
 from dashboard.cache.prefix_detail import show_prefix
 from dashboard.cache.tree import tree_view
 from dashboard.live import live
-from dashboard.nodes.acts import fleet
+from dashboard.nodes.acts import fleet, records
 from dashboard.nodes.models import hot_rows
-from dashboard.overview.models import Notice
+from dashboard.overview.models import Notice, not_used
 from dashboard.parts import acting
 from dashboard.parts.components import heading, notice
 from dashboard.parts.drawn import drawn
@@ -24,8 +24,8 @@ from dashboard.parts.kept import kept
 from dashboard.parts.live_plot import live_plot
 from dashboard.parts.page import act, page, part
 from dashboard.parts.tables import hot_table, migration_table, time_table
+from dashboard.parts.window import words
 
-VIEWS = ("Tree", "Hot prefixes", "Replication", "Migrations")
 OPEN = "prefix"
 """Query parameter with the key of the open hot prefix."""
 HOT_SHOWN = 50
@@ -35,17 +35,17 @@ HOT_EVERY_S = 4.0
 def main() -> None:
     """The chosen view."""
     view = st.segmented_control(
-        "View", list(VIEWS), default=VIEWS[0], required=True, key="view", bind="query-params",
+        "View", list(cm.VIEWS), default=cm.VIEWS[0], required=True, key="view", bind="query-params",
         label_visibility="collapsed",
     )  # fmt: skip
     acting.told()
     body = {
-        VIEWS[0]: tree_view,
-        VIEWS[1]: _hot,
-        VIEWS[2]: _following(_replication, "replication"),
-        VIEWS[3]: _migrations,
-    }[view or VIEWS[0]]
-    page(body, key="cache", live=False)
+        cm.VIEWS[0]: tree_view,
+        cm.VIEWS[1]: _hot,
+        cm.VIEWS[2]: _following(_replication, "replication"),
+        cm.VIEWS[3]: _migrations,
+    }[view or cm.VIEWS[0]]
+    page(body, key="cache", live=False, history=_history)
 
 
 def _following(draw: Callable[[], None], key: str) -> Callable[[wire.FleetState], None]:
@@ -64,10 +64,13 @@ def _found() -> wire.HotPrefixes:
 
 def _hot(state: wire.FleetState) -> None:
     live(_hot_list, key="hot")
-    opened = cm.key_of(st.query_params.get(OPEN, ""))
+    given = st.query_params.get(OPEN, "")
+    opened = cm.key_of(given)
     if opened is not None:
         st.divider()
         show_prefix(state, opened)
+    elif given:
+        notice(not_used(OPEN, given, cm.KEY_WORDS))
 
 
 def _hot_list() -> None:
@@ -97,33 +100,52 @@ def _opened(keys: list[str]) -> None:
 
 
 def _replication() -> None:
-    with part("Replication"):
-        found = kept("replication", ttl_s=HOT_EVERY_S, read=lambda: fleet().replication())
+    with part("Replication over time"):
+        window = session.window()
+        key = window.span or (window.start, window.end)
+        found = kept(
+            "replication", key, ttl_s=HOT_EVERY_S, read=lambda: records().replication(window)
+        )
         hot = _found()
         given = (found, hot, session.colours(), session.zone())
         drawn("replication", given=given, draw=lambda: _replicas(found, hot))
 
 
 def _replicas(found: wire.Replication, hot: wire.HotPrefixes) -> None:
-    p, zone = session.colours(), session.zone()
     left, right = st.columns([7, 5], gap="medium")
     with left:
-        heading("Replication over time", "kept since the service started, a day at most")
-        live_plot(
-            cache_figures.replication(found, p, zone=zone), key="replicas_over_time",
-            alt="Copies of a block and distinct blocks over time",
-        )  # fmt: skip
+        _over_time(found)
     with right:
         heading("Replicas of the hot prefixes", "now")
         live_plot(
-            cache_figures.holders_chart(hot, p), key="replicas_of_hot",
+            cache_figures.holders_chart(hot, session.colours()), key="replicas_of_hot",
             alt="Hot prefixes by the number of nodes that hold them",
         )  # fmt: skip
-    with st.expander("Numbers behind the charts"):
+
+
+def _over_time(found: wire.Replication) -> None:
+    """Copies and blocks in the shown window."""
+    zone = session.zone()
+    heading("Replication over time", cm.replication_words(found))
+    if not found.points:
+        shown = f"{words(session.window(), zone)} {session.zone_name()}"
+        notice(Notice("none", f"No sample from {shown}", "Choose a longer range above."))
+        return
+    live_plot(
+        cache_figures.replication(found, session.colours(), zone=zone), key="replicas_over_time",
+        alt="Copies of a block and distinct blocks over time",
+    )  # fmt: skip
+    with st.expander("Numbers behind the chart"):
         time_table(
             cache_figures.replication_rows(found), key="replication_rows",
             alt="Replication over time", zone=zone, zone_name=session.zone_name(),
         )  # fmt: skip
+
+
+def _history() -> None:
+    """What the records tell while the service does not answer, whichever view is chosen."""
+    _over_time(records().replication(session.window()))
+    st.caption("The tree, hot prefixes and migrations are the running service's alone.")
 
 
 # -- migrations --------------------------------------------------------------------------------

@@ -43,6 +43,8 @@ def main(_state: wire.FleetState | None) -> None:
         window = words(session.window(), session.zone())
         why = f"Looked at {window} {session.zone_name()}; choose a longer range above."
         notice(Notice("none", "Nothing changed that matches", why))
+        if wanted := st.query_params.get(EVENT):
+            _wanted(wanted, [])
         return
     heading("Time line", "filled: somebody did it; open: it moved by itself")
     figure = cm.timeline(shown, session.colours(), zone=session.zone())
@@ -90,9 +92,17 @@ def _table(shown: list[wire.EventView], *, more: bool) -> None:
     if rows:
         _one(shown[rows[0]])
     elif wanted:
-        found = next((e for e in shown if e.id == wanted), None)
-        if found is not None:
-            _one(found)
+        _wanted(wanted, shown)
+
+
+def _wanted(id: str, shown: list[wire.EventView]) -> None:
+    """The event that the address names, if it is among those that are shown."""
+    found = next((e for e in shown if e.id == id), None)
+    if found is not None:
+        _one(found)
+        return
+    why = "It is none of those above: the range or the filters leave it out, or it never was."
+    notice(Notice("warn", f"Not shown: event={id}", why))
 
 
 def _one(e: wire.EventView) -> None:

@@ -19,8 +19,6 @@ from dashboard.parts.page import page
 from dashboard.parts.shared import shared
 from dashboard.parts.tables import fleet_table, series_table
 
-ORDERS = ("by load", "by rack")
-"""How the rows of the node picture are ordered."""
 CHANGES_EVERY_S = 8.0
 EVENTS_READ = 400
 
@@ -70,11 +68,11 @@ def _series(look: Look) -> wire.Series | None:
 
 def _nodes(state: wire.FleetState, series: wire.Series | None) -> None:
     span = not session.window().in_memory
-    order = st.session_state.get("rows") or ORDERS[0]
+    order = st.session_state.get("rows") or vm.ORDERS[0]
     what = "requests placed a minute" if span else "load"
     heading("Nodes over time", f"{what}; rows {order}; {session.zone_name()}")
     st.segmented_control(
-        "Order of the nodes", list(ORDERS), default=ORDERS[0], required=True, key="rows",
+        "Order of the nodes", list(vm.ORDERS), default=vm.ORDERS[0], required=True, key="rows",
         bind="query-params", label_visibility="collapsed",
     )  # fmt: skip
     if series is None:
@@ -84,7 +82,7 @@ def _nodes(state: wire.FleetState, series: wire.Series | None) -> None:
     places = tuple((n.id, n.place.rack) for n in state.nodes)
 
     def heat() -> Prepared:
-        racks = dict(places) if order == ORDERS[1] else None
+        racks = dict(places) if order == vm.ORDERS[1] else None
         nodes = [node for node, _ in places]
         return prepared(figures.load_heat(series, nodes, p, zone=zone, span=span, racks=racks))
 

@@ -167,7 +167,7 @@ def test_the_flow_and_its_table(monkeypatch: pytest.MonkeyPatch, stack: Stack, h
 # -- stored records while the service is down --------------------------------------------------
 
 
-@pytest.mark.parametrize("page", ["slo", "flow"])
+@pytest.mark.parametrize("page", ["slo", "flow", "cache"])
 def test_history_opens_while_the_service_is_down(
     monkeypatch: pytest.MonkeyPatch, stack: Stack, hot: str, page: str
 ) -> None:

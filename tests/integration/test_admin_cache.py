@@ -103,7 +103,7 @@ async def test_what_cannot_be_looked_up_is_named(pair):
 
 async def test_replication_is_sampled_and_thinned(pair):
     async with world(pair) as w:
-        await until(lambda: w.service.upkeep.replication.points(10))
+        await until(lambda: w.service.upkeep.replication.points())
         stats, wall = w.service.conductor.index.stats(), w.service.clock.wall()
         for _ in range(99):
             w.service.upkeep.replication.sample(stats, wall)

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -13,7 +15,9 @@ from gateway_world import until
 from record_cases import decision, keep, outcome, rows, wait_for
 
 from core import wire
+from core.errors import StoreError
 from core.gateway.history import create_history_app
+from core.gateway.replication import KeptReplication, ReplicationHistory
 from core.history import running_history
 from core.launcher import answers
 from core.ports import RevisionRecord
@@ -22,6 +26,8 @@ from core.tunables import Tunables, leaves
 from storage import migrate
 from storage.store import open_storage
 from tests.integration.engine_fleet import free_port
+
+HOUR = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
 
 
 class Reader:
@@ -73,6 +79,42 @@ async def test_records_are_read_and_nothing_is_written(tmp_path, record_url):
         assert health.ready and health.status == "ok"
     assert rows(record_url, "SELECT count(*) FROM revisions") == [(0,)]
     assert not (tmp_path / "state").exists()
+
+
+def _scheduler(store, at):
+    """What samples of an index at these seconds are kept and read through."""
+    upkeep = SimpleNamespace(replication=ReplicationHistory())
+    for offset_s, copies in at:
+        moment = HOUR + timedelta(seconds=offset_s)
+        upkeep.replication.sample(
+            SimpleNamespace(entries=10, blocks={"a": copies}, evicted=0), moment
+        )
+    jobs = SimpleNamespace(add=lambda *_, **__: None)
+    clock = SimpleNamespace(wall=lambda: HOUR + timedelta(hours=2))
+    return KeptReplication(SimpleNamespace(store=store, upkeep=upkeep, jobs=jobs, clock=clock))
+
+
+async def test_replication_outlives_its_scheduler(tmp_path):
+    """A start within the hour, and a second scheduler, add to what is stored."""
+    url = f"sqlite:///{tmp_path / 'records.db'}"
+    with open_storage(url) as storage:
+        store, start, end = storage.store, HOUR, HOUR + timedelta(hours=2)
+        await _scheduler(store, [(0, 10), (30, 11), (3_630, 12)]).keep()
+        again = _scheduler(store, [(60, 13), (31, 14)])
+        await again.keep()
+        both = await again.between(start, end, 100)
+        assert [p.copies for p in both.points] == [10, 14, 13, 12] and both.complete
+        assert [p.copies for p in (await again.between(start, end, 2)).points] == [14, 12]
+        alone = _scheduler(None, [(60, 13)])
+        found = await alone.between(start, end, 100)
+        assert [p.copies for p in found.points] == [13] and not found.complete
+        with pytest.raises(StoreError):
+            await _scheduler(None, []).between(start, end, 100)
+    async with history(tmp_path, url) as h:
+        since, until_ = (f"{at:%Y-%m-%dT%H:%M:%SZ}" for at in (start, end))
+        path = f"/cache/replication?since={since}&until={until_}"
+        kept = wire.Replication.model_validate_json(await h.get(path))
+        assert kept == both
 
 
 @pytest.mark.parametrize("kind", ["none", "older"])
