@@ -19,6 +19,8 @@ from core.errors import ConductorError
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 TIMEOUT_S = 30.0
+WIDTH_PIPED = 500
+"""Columns at most of a table that no terminal shows."""
 AUTHOR_CHARS_MAX = 128
 Url = Annotated[str, typer.Option("--url", help="Address of the service.")]
 Json = Annotated[bool, typer.Option("--json", help="The API's answer on standard output.")]
@@ -82,4 +84,17 @@ def show(found: BaseModel, json: bool, shown: str | Table) -> None:
     elif isinstance(shown, str):
         typer.echo(shown)
     else:
-        Console().print(shown)
+        print_table(shown)
+
+
+def print_table(table: Table) -> None:
+    """On standard output, with no name or value cut off: what is piped on is as wide as it needs
+    to be, and in a narrow terminal long words go on in the next line."""
+    for column in table.columns:
+        column.overflow = "fold"
+    if table.columns:
+        table.columns[0].no_wrap = True
+    out = Console()
+    if not out.is_terminal:
+        out = Console(width=WIDTH_PIPED)
+    out.print(table)

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from rich.table import Table
 
 from core import admin_cli, admin_token, cache_cli, cpp_cli, identity_cli, watch_cli
+from core.admin_call import print_table
 from core.control import cli as control
 from core.errors import ConductorError, UsageError
 from core.settings import load_settings
@@ -122,7 +123,7 @@ def doctor(config: Config = None, json: Json = False) -> None:
         table = Table("check", "result", "detail")
         for c in found:
             table.add_row(c.name, c.mark, c.detail)
-        Console().print(table)
+        print_table(table)
     sys.exit(any(c.failed for c in found))
 
 

@@ -20,9 +20,9 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from core.admin_call import print_table
 from core.clock import SystemClock
 from core.errors import BadRequest
 from core.identity.audit import entry
@@ -335,7 +335,7 @@ def _print(rows: Sequence[Mapping[str, Any]], json: bool, columns: Sequence[str]
         table.add_column(name, no_wrap=name == "id", overflow="fold")  # ids are there to be copied
     for row in rows:
         table.add_row(*(_text(row[name]) for name in columns))
-    Console().print(table)
+    print_table(table)
 
 
 def _text(value: Any) -> str:

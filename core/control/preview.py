@@ -140,7 +140,10 @@ def preview(
         examples=_examples(moved, proposed, context()),
         effects=_effects(picks, live, proposed, played, context),
         fidelity=sum(same) / len(same) if same else None,
-        assumptions=_assumptions(rows, used, live, proposed, moved=len(moved)),
+        assumptions=(
+            *_other_policies(moved, rows, live),
+            *_assumptions(rows, used, live, proposed, moved=len(moved)),
+        ),
     )
 
 
@@ -320,6 +323,20 @@ def _constant_inputs(
 
 
 # -- what it rests on ------------------------------------------------------------------------
+
+
+def _other_policies(
+    moved: Sequence[Pick], rows: Sequence[Recorded], live: Tunables
+) -> tuple[str, ...]:
+    """That some decisions were not made by the live policy, so that they move without a change."""
+    others = Counter(p for r in rows if (p := r.stored.decision.policy) != live.policy)
+    if not others:
+        return ()
+    theirs = sum(r.stored.decision.policy != live.policy for r, _ in moved)
+    return (
+        f"{others.total()} decisions were made by {', '.join(sorted(others))}, not by the live "
+        f"{live.policy}: {theirs} of the moves are theirs, and not of the change alone",
+    )
 
 
 def _assumptions(

@@ -84,7 +84,9 @@ def span(since: datetime | None, until: datetime | None) -> tuple[datetime, date
     end = _utc(until) if until is not None else datetime.now(UTC)
     start = _utc(since) if since is not None else end - SPAN_DEFAULT
     if not timedelta(0) < end - start <= SPAN_MAX:
-        raise BadRequest(f"must lie before `until`, at most {SPAN_MAX.days} days", field="since")
+        raise BadRequest(
+            f"since: must lie before `until`, at most {SPAN_MAX.days} days", field="since"
+        )
     return start, end
 
 

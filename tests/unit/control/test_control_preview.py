@@ -152,6 +152,16 @@ def test_a_parameter_of_another_policy_does_not_matter():
     assert not effect.matters and "min_ttft does not read it" in effect.text
 
 
+def test_decisions_of_another_policy_are_said_to_move_by_themselves():
+    live, other = conductor(), conductor(policy="round_robin")
+    window = traffic(live, count=30) + traffic(other, count=30)
+    report = preview(window, live.tunables, live.tunables.changed({"linear.alpha": 0.1}))
+    assert report.moved
+    said = report.assumptions[0]
+    assert said.startswith("30 decisions were made by round_robin, not by the live min_ttft")
+    assert f"{report.moved} of the moves are theirs" in said
+
+
 def test_what_rescoring_cannot_see_is_said():
     live = conductor()
     changes = {"breaker.open_s": 12.0, "policy": "weighted"}
