@@ -6,10 +6,26 @@ busy day costs no more than a busy minute; the answer says how far back it reach
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, FromClause, and_, case, func, select
+from sqlalchemy import (
+    CTE,
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    FromClause,
+    RowMapping,
+    Select,
+    and_,
+    case,
+    func,
+    literal,
+    null,
+    select,
+)
 
 from core.domain import OutcomeKind
 from core.errors import BadRequest
@@ -18,17 +34,50 @@ from storage.models import decisions, outcomes
 from storage.types import from_micros, to_micros
 
 LIMIT_MAX = 200_000
-GROUPS_MAX = 2_000
-_KEYS = ("tenant", "model", "prefill_node", "decode_node")
+PAIRS_MAX = 500
+OWNERS_MAX = 2_000
+_OWNERS = ("tenant", "model")
+_KEYS = (*_OWNERS, "prefill_node", "decode_node")
+_COUNTS = (
+    "decisions", "rejected", "finished", "failed", "aborted", "ttft_missed", "tbt_missed",
+    "slo_missed", "prompt_tokens", "match_tokens",
+)  # fmt: skip
+_COLUMNS = (*_COUNTS, "oldest_us")
 
 
-def shares(connection: Connection, start: datetime, end: datetime, limit: int) -> RequestShares:
-    """The newest `limit` decisions of [start, end), grouped; the largest groups first."""
+def shares(
+    connection: Connection, start: datetime, end: datetime, limit: int, *, by_node: bool = True
+) -> RequestShares:
+    """The newest `limit` decisions of [start, end) by tenant and model, the largest groups first.
+
+    With `by_node` by nodes too. A fleet has more pairs of nodes than anybody reads: what is not
+    among the `PAIRS_MAX` largest groups is added up by tenant and model, so that sums stay sums
+    of everything.
+    """
     newest = _newest(start, end, limit, "status", "prompt_tokens", "match_tokens", *_KEYS)
-    covered = connection.execute(select(func.count(), func.min(newest.c.at_us))).one()
-    ended = outcomes.c.decision_id.is_not(None)
-    missed = outcomes.c.slo_missed
-    sums = {
+    keys = _KEYS if by_node else _OWNERS
+    sums = [column.label(name) for name, column in _sums(newest).items()]
+    grouped = (
+        select(*(newest.c[name] for name in keys), *sums)
+        .select_from(_with_outcomes(newest))
+        .group_by(*(newest.c[name] for name in keys))
+        .cte("grouped")
+    )
+    rows = connection.execute(_both(grouped) if by_node else _by_owner(grouped)).mappings().all()
+    totals = [row for row in rows if row["whole"]]
+    owners = [_request_share(row) for row in totals]
+    listed = [_request_share(row) for row in rows if not row["whole"]]
+    return RequestShares(
+        groups=(*listed, *_remains(owners, listed)) if by_node else tuple(owners),
+        decisions=int(totals[0]["all_decisions"]) if totals else 0,
+        covered_from=_time(int(totals[0]["all_oldest_us"])) if totals else None,
+    )
+
+
+def _sums(newest: FromClause) -> dict[str, ColumnElement[Any]]:
+    """What is added up of each group; `oldest_us` is its oldest decision."""
+    ended, missed = outcomes.c.decision_id.is_not(None), outcomes.c.slo_missed
+    return {
         "decisions": func.count(),
         "rejected": _count(newest.c.status.is_not(None)),
         "finished": _count(ended),
@@ -39,28 +88,70 @@ def shares(connection: Connection, start: datetime, end: datetime, limit: int) -
         "slo_missed": _count(missed != ""),
         "prompt_tokens": func.sum(newest.c.prompt_tokens),
         "match_tokens": func.sum(newest.c.match_tokens),
+        "oldest_us": func.min(newest.c.at_us),
     }
-    keys = [newest.c[name] for name in _KEYS]
-    statement = (
-        select(*keys, *(column.label(name) for name, column in sums.items()))
-        .select_from(_with_outcomes(newest))
-        .group_by(*keys)
-        .order_by(func.count().desc(), *keys)
-        .limit(GROUPS_MAX)
-    )
-    groups = [
-        RequestShare(
-            tenant=row["tenant"],
-            model=row["model"],
-            prefill_node=row["prefill_node"] or "",
-            decode_node=row["decode_node"] or "",
-            **{name: int(row[name] or 0) for name in sums},
+
+
+def _both(grouped: CTE) -> CompoundSelect[Any]:
+    """The largest groups, and all of them by owner: the groups are made once."""
+    columns = [grouped.c[name] for name in _KEYS]
+    largest = (
+        select(
+            literal(0).label("whole"), *columns, *(grouped.c[name] for name in _COLUMNS),
+            literal(0).label("all_decisions"), literal(0).label("all_oldest_us"),
         )
-        for row in connection.execute(statement).mappings()
+        .order_by(grouped.c.decisions.desc(), *columns)
+        .limit(PAIRS_MAX)
+        .subquery("largest")
+    )  # fmt: skip
+    return select(largest).union_all(_by_owner(grouped))
+
+
+def _by_owner(grouped: CTE) -> Select[Any]:
+    owners = [grouped.c[name] for name in _OWNERS]
+    added = [
+        (func.min if name == "oldest_us" else func.sum)(grouped.c[name]).label(name)
+        for name in _COLUMNS
     ]
-    return RequestShares(
-        groups=tuple(groups), decisions=int(covered[0]), covered_from=_time(covered[1])
+    whole = (
+        select(
+            literal(1).label("whole"), *owners, null().label("prefill_node"),
+            null().label("decode_node"), *added,
+            func.sum(func.sum(grouped.c.decisions)).over().label("all_decisions"),
+            func.min(func.min(grouped.c.oldest_us)).over().label("all_oldest_us"),
+        )
+        .group_by(*owners)
+        .order_by(func.sum(grouped.c.decisions).desc(), *owners)
+        .limit(OWNERS_MAX)
+        .subquery("owners")
+    )  # fmt: skip
+    return select(whole)
+
+
+def _request_share(row: RowMapping) -> RequestShare:
+    counts: dict[str, Any] = {name: int(row[name] or 0) for name in _COUNTS}
+    return RequestShare(
+        tenant=row["tenant"],
+        model=row["model"],
+        prefill_node=row["prefill_node"] or "",
+        decode_node=row["decode_node"] or "",
+        **counts,
     )
+
+
+def _remains(owners: list[RequestShare], listed: list[RequestShare]) -> list[RequestShare]:
+    """Of each owner what is in none of the listed groups."""
+    counted: dict[tuple[str, str], Counter[str]] = {}
+    for share in listed:
+        counts = counted.setdefault((share.tenant, share.model), Counter())
+        counts.update({name: getattr(share, name) for name in _COUNTS})
+    left = []
+    for owner in owners:
+        counts = counted.get((owner.tenant, owner.model), Counter())
+        if owner.decisions > counts["decisions"]:
+            rest: dict[str, Any] = {n: getattr(owner, n) - counts[n] for n in _COUNTS}
+            left.append(replace(owner, others=True, **rest))
+    return left
 
 
 def timings(connection: Connection, start: datetime, end: datetime, limit: int) -> Timings:

@@ -47,6 +47,7 @@ HISTORY_MAX = timedelta(days=7)
 
 def create_admin(service: Service) -> FastAPI:
     """The sub-application, to be put behind its door (`core.gateway.auth`)."""
+    states = overview.States(service)
     app = FastAPI(
         title="Conductor admin API",
         version=service.version or "0",
@@ -56,7 +57,8 @@ def create_admin(service: Service) -> FastAPI:
         dependencies=[Depends(store_gate(service))],
     )
     app.state.service = service
-    app.include_router(_live_routes(service), prefix=wire.API_PREFIX)
+    app.state.acted = states.forget
+    app.include_router(_live_routes(service, states), prefix=wire.API_PREFIX)
     app.include_router(node_routes(service), prefix=wire.API_PREFIX)
     app.include_router(signal_routes(service), prefix=wire.API_PREFIX)
     app.include_router(cache_routes(service), prefix=wire.API_PREFIX)
@@ -82,12 +84,13 @@ def create_admin(service: Service) -> FastAPI:
     return app
 
 
-def _live_routes(service: Service) -> APIRouter:
+def _live_routes(service: Service, states: overview.States) -> APIRouter:
     router = APIRouter(tags=["live"])
+    points = overview.LivePoints(service)
 
-    @router.get("/state")
-    async def state() -> wire.FleetState:
-        return overview.fleet_state(service)
+    @router.get("/state", response_model=wire.FleetState)
+    async def state() -> Response:
+        return Response(states.encoded(), media_type="application/json")
 
     @router.get("/queue")
     async def queue() -> wire.QueueView:
@@ -100,7 +103,7 @@ def _live_routes(service: Service) -> APIRouter:
         until: datetime | None = None,
     ) -> wire.Series:
         if window == "live":
-            return overview.live_series(service)
+            return points.series()
         return await _stored_series(service, since, until)
 
     return router
@@ -113,11 +116,12 @@ def _decision_routes(service: Service) -> APIRouter:
     async def decisions(asked: Annotated[wire.DecisionQuery, Query()]) -> wire.DecisionPage:
         before = stored.cursor_of(asked.cursor) if asked.cursor else None
         query = stored.query_of(asked)
-        page = await _read(
-            service,
-            lambda store: store.decisions(query, before=before, limit=asked.limit, whole=False),
-        )
-        return stored.page_view(page)
+
+        def ask(store: RecordStore) -> wire.DecisionPage:
+            page = store.decisions(query, before=before, limit=asked.limit, whole=False)
+            return stored.page_view(page)
+
+        return await _read(service, ask)
 
     @router.get("/decisions/{name}")
     async def decision(name: str) -> wire.DecisionDetail:
@@ -176,12 +180,17 @@ async def _stored_series(
     start = since.astimezone(UTC) if since is not None else end - HISTORY_DEFAULT
     if not timedelta(0) < end - start <= HISTORY_MAX:
         raise BadRequest(f"must lie before `until`, at most {HISTORY_MAX.days} days", field="since")
-    buckets = await _read(service, lambda store: store.series(start, end, step_s=60))
+
+    def ask(store: RecordStore) -> list[wire.SeriesPoint]:
+        buckets = store.series(start, end, step_s=60)
+        return stored.series_points(list(buckets), timedelta(minutes=1))
+
+    points = await _read(service, ask)
     slo = service.conductor.tunables.slo
     return wire.Series(
         window="minutes",
         step_s=60.0,
-        points=stored.series_points(list(buckets), timedelta(minutes=1)),
+        points=points,
         ttft_slo_s=slo.ttft_s,
         tbt_slo_s=slo.tbt_s,
     )

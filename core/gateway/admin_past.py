@@ -40,11 +40,19 @@ def past_routes(owner: HasStore) -> APIRouter:
         since: datetime | None = None,
         until: datetime | None = None,
         limit: Annotated[int, Query(ge=1, le=SHARES_MAX)] = SHARES_MAX,
+        nodes: bool = True,
     ) -> wire.Shares:
-        """Requests by tenant, model and nodes: the newest `limit` of the stretch."""
+        """Requests by tenant, model and, with `nodes`, nodes: the newest `limit` of the stretch.
+
+        The largest groups; smaller ones are added up by tenant and model.
+        """
         start, end = span(since, until)
-        found = await _read(owner, lambda store: store.shares(start, end, limit=limit))
-        return past_views.shares_view(found, start, end)
+
+        def ask(store: RecordStore) -> wire.Shares:
+            found = store.shares(start, end, limit=limit, by_node=nodes)
+            return past_views.shares_view(found, start, end)
+
+        return await _read(owner, ask)
 
     @router.get("/timings")
     async def timings(

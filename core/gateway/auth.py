@@ -45,6 +45,7 @@ class GuardedAdmin:
     def __init__(self, app: FastAPI, service: Service) -> None:
         self._app = app
         self._service = service
+        self._acted = getattr(app.state, "acted", lambda: None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request in under its caller's name, or answer 401 or 403."""
@@ -60,7 +61,10 @@ class GuardedAdmin:
             return
 
         async def watched(message: Message) -> None:
-            """A long answer ends once its reader would not be let in any more."""
+            """A long answer ends once its reader would not be let in any more; before an act is
+            answered, what is kept of the state is let go."""
+            if message["type"] == "http.response.start" and scope["method"] not in _READING:
+                self._acted()
             if message.get("more_body") and not await service.authority.holds(who, least):
                 await send({"type": "http.response.body", "body": b""})
                 raise _ShutOut

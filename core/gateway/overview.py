@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -96,16 +97,57 @@ def service_view(service: Service) -> wire.ServiceView:
     )
 
 
-def live_series(service: Service) -> wire.Series:
-    """GET /series?window=live: the ring, oldest first."""
-    now, wall = service.clock.now(), service.clock.wall()
-    slo = service.conductor.tunables.slo
-    points = [
-        _point(b, wall - timedelta(seconds=now - b.start_s)) for b in service.live.buckets(now)
-    ]
-    return wire.Series(
-        window="live", step_s=STEP_S, points=points, ttft_slo_s=slo.ttft_s, tbt_slo_s=slo.tbt_s
-    )
+class States:
+    """GET /state, encoded once for all who ask within `FRESH_S`, until an act may change it.
+
+    Every token has a poller of its own in the console, and a fleet of hundreds of nodes takes
+    some milliseconds of the event loop each time.
+    """
+
+    FRESH_S = 0.25
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._at_s = math.inf
+        self._encoded = b""
+
+    def encoded(self) -> bytes:
+        """The answer as JSON."""
+        now = self._service.clock.now()
+        if not 0 < now - self._at_s < self.FRESH_S:
+            self._encoded = fleet_state(self._service).model_dump_json().encode()
+            self._at_s = now
+        return self._encoded
+
+    def forget(self) -> None:
+        """Something was changed on purpose: whoever asks next must see it."""
+        self._at_s = math.inf
+
+
+class LivePoints:
+    """The ring as the API tells it. A step that is over does not change: it is told once."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._over: dict[float, wire.SeriesPoint] = {}
+
+    def series(self) -> wire.Series:
+        """GET /series?window=live: the ring, oldest first."""
+        clock, slo = self._service.clock, self._service.conductor.tunables.slo
+        now, wall = clock.now(), clock.wall()
+        *over, filling = self._service.live.buckets(now)
+
+        def point(b: Bucket) -> wire.SeriesPoint:
+            return _point(b, wall - timedelta(seconds=now - b.start_s))
+
+        self._over = {b.start_s: self._over.get(b.start_s) or point(b) for b in over}
+        return wire.Series(
+            window="live",
+            step_s=STEP_S,
+            points=[*self._over.values(), point(filling)],
+            ttft_slo_s=slo.ttft_s,
+            tbt_slo_s=slo.tbt_s,
+        )
 
 
 def _point(b: Bucket, at: datetime) -> wire.SeriesPoint:

@@ -134,11 +134,13 @@ class RequestShare:
     """Either limit, or both."""
     prompt_tokens: int
     match_tokens: int
+    others: bool = False
+    """All that is in no other group of this tenant and model; the nodes are empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestShares:
-    """Groups, the largest first, over `decisions` decisions since `covered_from`."""
+    """Groups, the largest first, `others` last, over `decisions` decisions since `covered_from`."""
 
     groups: tuple[RequestShare, ...]
     decisions: int

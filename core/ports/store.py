@@ -96,8 +96,10 @@ class RecordStore(ControlStore, IdentityStore, DocumentStore, Protocol):
         """Per prefill node, most decisions first."""
         ...
 
-    def shares(self, start: datetime, end: datetime, *, limit: int = 50_000) -> RequestShares:
-        """The newest `limit` decisions of the range by tenant, model and nodes."""
+    def shares(
+        self, start: datetime, end: datetime, *, limit: int = 50_000, by_node: bool = True
+    ) -> RequestShares:
+        """The newest `limit` decisions of the range by tenant, model and, `by_node`, nodes."""
         ...
 
     def timings(self, start: datetime, end: datetime, *, limit: int = 5_000) -> Timings:

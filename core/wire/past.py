@@ -27,10 +27,12 @@ class ShareView(Answer):
     """Either limit, or both."""
     prompt_tokens: int = 0
     match_tokens: int = 0
+    others: bool = False
+    """All of this tenant and model that is in no other group; without names of nodes."""
 
 
 class Shares(Answer):
-    """GET /shares: groups, the largest first."""
+    """GET /shares: groups, the largest first, then what is left of each tenant and model."""
 
     since: datetime
     until: datetime

@@ -91,9 +91,10 @@ class FleetClient:
 
     # -- how requests fared ----------------------------------------------------------------
 
-    def shares(self, window: Window) -> wire.Shares:
-        """Requests by tenant, model and nodes."""
-        return self._call("GET", "/shares", wire.Shares, params=_ends(window), timeout_s=SUM_S)
+    def shares(self, window: Window, *, nodes: bool = True) -> wire.Shares:
+        """Requests by tenant, model and, with `nodes`, nodes."""
+        params = _ends(window) | {"nodes": str(nodes).lower()}
+        return self._call("GET", "/shares", wire.Shares, params=params, timeout_s=SUM_S)
 
     def timings(self, window: Window) -> wire.TimingsView:
         """Margins and calibration."""

@@ -14,6 +14,7 @@ TENANTS_SHOWN = 8
 NODES_SHOWN = 16
 """Per column; the rest is one box. At most 8 x 17 + 17 x 17 links."""
 REFUSED = "refused"
+OTHER_NODES = "other nodes"
 NO_TENANT = "(no tenant)"
 MEASURES = ("requests", "prompt tokens", "tokens computed")
 
@@ -45,8 +46,8 @@ def graph(shares: wire.Shares, measure: str) -> Graph:
                 amounts[column][name] += measured(g, measure)
     names = [
         _merging(amounts[0], TENANTS_SHOWN, "other tenants"),
-        _merging(amounts[1], NODES_SHOWN, "other nodes"),
-        _merging(amounts[2], NODES_SHOWN, "other nodes"),
+        _merging(amounts[1], NODES_SHOWN, OTHER_NODES),
+        _merging(amounts[2], NODES_SHOWN, OTHER_NODES),
     ]
     links: Counter[tuple[tuple[int, str], tuple[int, str]]] = Counter()
     for g in shares.groups:
@@ -68,6 +69,8 @@ def graph(shares: wire.Shares, measure: str) -> Graph:
 
 def _way(g: wire.ShareView) -> tuple[str, str, str]:
     tenant = g.tenant or NO_TENANT
+    if g.others:
+        return tenant, OTHER_NODES, OTHER_NODES
     if not g.prefill_node:
         return tenant, REFUSED, ""
     return tenant, g.prefill_node, g.decode_node or g.prefill_node
@@ -75,8 +78,9 @@ def _way(g: wire.ShareView) -> tuple[str, str, str]:
 
 def _merging(amounts: Mapping[str, int], most: int, rest: str) -> dict[str, str]:
     """Name -> the name of its box: its own for the largest, `rest` for the others."""
-    ranked = sorted(amounts, key=lambda name: (name != REFUSED, -amounts[name], name))
-    kept = set(ranked if len(ranked) <= most else ranked[: most - 1])
+    names = [name for name in amounts if name != rest]
+    ranked = sorted(names, key=lambda name: (name != REFUSED, -amounts[name], name))
+    kept = set(ranked if len(amounts) <= most else ranked[: most - 1])
     return {name: name if name in kept else rest for name in amounts}
 
 
@@ -147,8 +151,8 @@ def rows(shares: wire.Shares) -> list[dict[str, object]]:
         {
             "Tenant": g.tenant or NO_TENANT,
             "Model": g.model,
-            "Prefill": g.prefill_node or "✕ refused",
-            "Decode": g.decode_node or ("" if not g.prefill_node else g.prefill_node),
+            "Prefill": OTHER_NODES if g.others else g.prefill_node or "✕ refused",
+            "Decode": OTHER_NODES if g.others else g.decode_node or g.prefill_node,
             "Requests": g.decisions,
             "Failed": g.failed,
             "Limits missed": g.slo_missed,

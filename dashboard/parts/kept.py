@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import streamlit as st
 
 from dashboard import session
-from dashboard.api.client import Unreachable
+from dashboard.api.client import ServiceError, Unreachable
 
 T = TypeVar("T")
 ENTRIES_MAX = 512
@@ -29,22 +29,31 @@ class Kept:
         self._under_way: dict[Hashable, threading.Event] = {}
         self._cleared = 0
 
-    def get(self, key: Hashable, ttl_s: float, read: Callable[[], T]) -> T:
+    def get(
+        self, key: Hashable, ttl_s: float, read: Callable[[], T], *, meanwhile_s: float = 0.0
+    ) -> T:
         """The answer under `key`, at most `ttl_s` old; what `read` raises is not kept.
 
+        One that is older, but not than `meanwhile_s`, is given too, while a thread reads it anew.
         While somebody reads it anew others get the one before, if it is not much older, or wait.
         An answer that is equal to the one before stays the same object.
         """
         with self._lock:
             found, other = self._answers.get(key), self._under_way.get(key)
             age_s = self._clock() - found[0] if found is not None else 0.0
-            if found is not None and age_s < ttl_s + (GRACE_S if other is not None else 0.0):
+            longest_s = max(ttl_s + GRACE_S, meanwhile_s) if other is not None else ttl_s
+            if found is not None and age_s < longest_s:
                 answer: T = found[1]
                 return answer
             if other is None:
                 mine = self._under_way[key] = threading.Event()
         if other is None:
-            return self._read(key, read, mine)
+            if found is None or age_s >= meanwhile_s:
+                return self._read(key, read, mine)
+            behind = threading.Thread(target=self._renew, args=(key, read, mine), daemon=True)
+            behind.start()
+            older: T = found[1]
+            return older
         other.wait()
         with self._lock:
             after = self._answers.get(key)
@@ -69,6 +78,12 @@ class Kept:
                 if self._under_way.get(key) is mine:
                     del self._under_way[key]
             mine.set()
+
+    def _renew(self, key: Hashable, read: Callable[[], Any], mine: threading.Event) -> None:
+        try:
+            self._read(key, read, mine)
+        except ServiceError:
+            pass  # the answer ages on; who asks when it is too old is told why
 
     def last(self, key: Hashable) -> Any:
         """The answer under `key`, however old; None without one."""
@@ -101,8 +116,11 @@ def forget() -> None:
     _kept().clear()
 
 
-def kept(*key: Hashable, ttl_s: float, read: Callable[[], T]) -> T:
+def kept(*key: Hashable, ttl_s: float, read: Callable[[], T], meanwhile_s: float = 0.0) -> T:
     """As `Kept.get`, for whoever is signed in: what one may see is not kept for another.
+
+    With `meanwhile_s` `read` may run in a thread, where nothing of the session can be asked for.
+    A page that is paused waits for the fresh answer, since it is not drawn again.
 
     While the service is known not to answer nobody waits for it again: the last answer stays, and
     without one `Unreachable` says why.
@@ -115,4 +133,5 @@ def kept(*key: Hashable, ttl_s: float, read: Callable[[], T]) -> T:
         if found is None:
             raise Unreachable(error)
         return found
-    return _kept().get(whole, ttl_s, read)
+    behind_s = meanwhile_s if session.live() else 0.0
+    return _kept().get(whole, ttl_s, read, meanwhile_s=behind_s)

@@ -21,6 +21,8 @@ from dashboard.parts.shared import shared
 from dashboard.parts.tables import select_table
 
 READ_EVERY_S = 8.0
+MEANWHILE_S = 120.0
+"""An answer that old is shown at once; the next refresh shows the new one."""
 
 
 def main(state: wire.FleetState | None = None) -> None:
@@ -53,7 +55,11 @@ def _flow() -> None:
     with part("The flow"):
         window = session.window()
         key = window.span or (window.start, window.end)
-        shares = kept("shares", key, ttl_s=READ_EVERY_S, read=lambda: records().shares(window))
+        calls = records()
+        shares = kept(
+            "shares", key, ttl_s=READ_EVERY_S, meanwhile_s=MEANWHILE_S,
+            read=lambda: calls.shares(window),
+        )  # fmt: skip
         given = (shares, session.colours(), session.zone())
         drawn("flow", measure, given=given, draw=lambda: _diagram(shares, measure))
 

@@ -25,6 +25,8 @@ from dashboard.slo import figures as slo_figures
 from dashboard.slo import models as sm
 
 READ_EVERY_S = 8.0
+MEANWHILE_S = 120.0
+"""An answer that old is shown at once; the next refresh shows the new one."""
 
 
 def main(_: wire.FleetState | None = None) -> None:
@@ -32,13 +34,20 @@ def main(_: wire.FleetState | None = None) -> None:
     with part("The requests"):
         window = session.window()
         key = window.span or (window.start, window.end)
-        shares = kept("shares", key, ttl_s=READ_EVERY_S, read=lambda: records().shares(window))
+        calls = records()
+        shares = kept(
+            "owners", key, ttl_s=READ_EVERY_S, meanwhile_s=MEANWHILE_S,
+            read=lambda: calls.shares(window, nodes=False),
+        )  # fmt: skip
         objective, burn = _objective(), _burn()
         given = (shares, burn)
         drawn("tiles", objective, given=given, draw=lambda: _tiles(shares, objective, burn))
         if not shares.decisions:
             return
-        timings = kept("timings", key, ttl_s=READ_EVERY_S, read=lambda: records().timings(window))
+        timings = kept(
+            "timings", key, ttl_s=READ_EVERY_S, meanwhile_s=MEANWHILE_S,
+            read=lambda: calls.timings(window),
+        )  # fmt: skip
         series = _series()
 
         def draw() -> None:

@@ -653,12 +653,31 @@ def test_shares_group_the_newest_requests_and_say_how_far_back_they_reach(storag
     assert (first.ttft_missed, first.tbt_missed, first.slo_missed) == (2, 1, 2)
     assert (first.prompt_tokens, first.match_tokens) == (6000, 3600)
     assert {(g.tenant, g.rejected, g.decisions) for g in rest} == {("a", 1, 1), ("b", 0, 3)}
+    owners = store.shares(T0, end, by_node=False)
+    assert (owners.decisions, owners.covered_from) == (10, T0)
+    found = {(g.tenant, g.prefill_node, g.decisions, g.rejected) for g in owners.groups}
+    assert found == {("a", "", 7, 1), ("b", "", 3, 0)}
     newest = store.shares(T0, end, limit=4)
     assert (newest.decisions, newest.covered_from) == (4, T0 + timedelta(seconds=6))
     nothing = store.shares(T0 - timedelta(hours=2), T0)
     assert (nothing.groups, nothing.decisions, nothing.covered_from) == ((), 0, None)
     with pytest.raises(BadRequest):
         store.shares(T0, end, limit=0)
+
+
+def test_shares_of_many_pairs_of_nodes_still_add_up(storage, monkeypatch):
+    monkeypatch.setattr("storage.timings.PAIRS_MAX", 3)
+    store = keep(
+        storage,
+        *(decision(n, tenant="a", decode_node=f"d{n % 5}") for n in range(10)),
+        *(outcome(n, slo_missed="ttft" if n == 9 else "") for n in range(10)),
+    )
+    shares = store.shares(T0, T0 + timedelta(hours=1))
+    assert [(g.others, g.decode_node) for g in shares.groups] == [
+        (False, "d0"), (False, "d1"), (False, "d2"), (True, ""),
+    ]  # fmt: skip
+    assert (shares.decisions, sum(g.decisions for g in shares.groups)) == (10, 10)
+    assert [(g.decisions, g.finished, g.slo_missed) for g in shares.groups][-1] == (4, 4, 1)
 
 
 def test_timings_have_what_was_promised_expected_and_observed(storage):

@@ -102,3 +102,14 @@ def test_the_forecast_says_why_it_is_not_used() -> None:
     assert "Not used" in forecast_words(forecast(in_use=False))
     assert "switched off" in forecast_words(forecast(enabled=False))
     assert "Nothing came" in forecast_words(forecast(series=[]))
+
+
+def test_pairs_too_small_to_be_listed_flow_through_the_box_of_other_nodes() -> None:
+    listed = [way("a", f"p{n}", f"d{n}", decisions=10) for n in range(20)]
+    found = shares(*listed, way("a", "", "", decisions=5, others=True))
+    graph = fm.graph(found, "requests")
+    flow = {(graph.boxes[a][1], graph.boxes[b][1]): n for a, b, n in graph.links}
+    assert flow["a", fm.OTHER_NODES] == 5 * 10 + 5
+    assert len([name for column, name in graph.boxes if column == 1]) == fm.NODES_SHOWN
+    assert graph.total == 205
+    assert fm.rows(found)[-1]["Prefill"] == fm.OTHER_NODES

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from dashboard.api.client import Unreachable
 from dashboard.parts import kept as module
 from dashboard.parts.kept import Kept
 
@@ -76,3 +79,44 @@ def test_an_equal_answer_stays_the_same_object_and_what_is_forgotten_does_not_re
     now[0] = 12.0
     assert store.get("k", 5.0, overtaken) == ["from before the act"]
     assert store.get("k", 5.0, lambda: ["after"]) == ["after"]
+
+
+def test_an_old_answer_is_shown_while_one_thread_reads_anew() -> None:
+    now, gate, started = [0.0], threading.Event(), threading.Event()
+    store, answers = Kept(lambda: now[0]), iter((1, 2, 3))
+
+    def slow() -> int:
+        started.set()
+        assert gate.wait(10)
+        return next(answers)
+
+    assert store.get("k", 5.0, lambda: next(answers), meanwhile_s=60.0) == 1
+    now[0] = 10.0
+    assert [store.get("k", 5.0, slow, meanwhile_s=60.0) for _ in range(3)] == [1, 1, 1]
+    assert started.wait(10)
+    gate.set()
+    _until(lambda: store.last("k") == 2 and not store._under_way)
+    now[0] = 100.0
+    assert store.get("k", 5.0, slow, meanwhile_s=60.0) == 3
+
+
+def test_a_failure_in_the_thread_leaves_the_old_answer_and_the_next_tries_again() -> None:
+    now, tries = [0.0], []
+    store = Kept(lambda: now[0])
+    store.get("k", 5.0, lambda: 1)
+    now[0] = 10.0
+
+    def fails() -> int:
+        tries.append(None)
+        raise Unreachable("gone")
+
+    for expected in (1, 2):
+        assert store.get("k", 5.0, fails, meanwhile_s=60.0) == 1
+        _until(lambda n=expected: len(tries) == n and not store._under_way)
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
