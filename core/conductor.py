@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -214,21 +214,30 @@ class Conductor(Roster):
         fleet = self.fleet
         allowed = self.breakers.allowed(now)
         standing = self._standing.get(fleet, request, allowed, decode=False)
-        keys = usable_keys(request)
-        held = match = self.match(keys)
-        if standing.count != fleet.capacity:
-            match = np.where(standing.mask, held, 0)
-        left = standing
-        if standing.count and not self._within_all_limits(request):
+        case = Case(request, now, usable_keys(request), standing, standing, self.policy)
+        self._match(case)
+        if not standing.count:
+            return case
+        if not self._within_all_limits(request):
             batches = fleet.prefilling + fleet.decoding
-            left = narrowed(fleet, standing, prefill_checks(fleet, request, batches))
-        case = Case(request, now, keys, held, match, standing, left, self.policy)
-        case.credit = match
-        if left.count and (self.tunables.hotspot.enabled or self.detector.breaker.tripped):
+            case.left = narrowed(fleet, standing, prefill_checks(fleet, request, batches))
+            if not case.left.count:
+                return case
+        if self.tunables.hotspot.enabled or self.detector.breaker.tripped:
             self._avoid_hotspots(case)
-        if self.tunables.batching.coming and left.count and len(self.coming):
+        if self.tunables.batching.coming and len(self.coming):
             self._count_coming(case)
         return case
+
+    def _match(self, case: Case) -> None:
+        """What each node holds of the prompt."""
+        fleet, standing = self.fleet, case.standing
+        if standing.count == fleet.capacity <= FEW and not self.trust.doubted:
+            case.listed = self.index.match_few(case.keys)
+            return
+        case._held = case._match = self.match(case.keys)
+        if standing.count != fleet.capacity:
+            case._match = np.where(standing.mask, case._held, 0)
 
     def _within_all_limits(self, request: Request) -> bool:
         """Whether no node's length or queue limit can bite, so that none has to be compared."""
@@ -264,7 +273,8 @@ class Conductor(Roster):
         if not found:
             return
         if not (t.fetch.enabled and fleet.any_can_fetch):
-            case.credit = credited(fleet, case, found, copies)
+            row = credited(fleet, case, found, copies)
+            case.more = None if row is case.match else row
         long = t.batching.shared_tokens_min
         case.gathering = {s for s, n in found.items() if n >= long and s not in copies}
         if case.wider is None and case.policy is not self._fallback:
@@ -275,13 +285,15 @@ class Conductor(Roster):
         left = case.left
         rows = case.rows = left.rows
         few = left.count <= FEW
+        # A list only where candidates are few, as its slots are.
+        held: Any = case.credit if case.listed is None or case.more is not None else case.listed
         c = case.c = (FewCandidates if few else LiveCandidates)(
             fleet,
             self.topology,
             t,
             case.request,
             case.now,
-            case.credit,
+            held,
             rows,
             self.ledger.mean_prefill_s,
             needed(policy, t) if policy.needs else policy.needs,
@@ -327,7 +339,7 @@ class Conductor(Roster):
         fleet, f, slot, p = self.fleet, case.chosen, case.slot, case.predicted
         source, matched, prefix = f.source, f.match_tokens, f.prefix_tokens
         reachable, coming = case.c.reachable_tokens, 0
-        if case.credit is not case.match:
+        if case.more is not None:
             reachable, seen = int(case.match.max()), matched
             matched = int(case.match[slot])
             coming = seen - matched

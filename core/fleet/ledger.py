@@ -89,11 +89,12 @@ class Ledger:
         if now > self._seen_s:
             self._seen_s = now
         request, moved = decision.request, decision.decode_slot != decision.prefill_slot
+        new_tokens = request.prompt_tokens - decision.prefix_tokens
         made = Reservation(
             self,
             self._serial,
             decision,
-            decision.new_tokens,
+            new_tokens if new_tokens > 0 else 0,
             moved,
             request.prompt_tokens + request.output_tokens_expected,
             tbt_slo_s,

@@ -16,6 +16,8 @@ import numpy as np
 from core.domain import Slot
 from core.index.matching import Runs
 
+Row = np.ndarray | list[int]
+"""Tokens by slot."""
 _SCATTER_BITS = 12
 """Up to this many holders a run is written bit by bit; above, through numpy."""
 _CACHED_SLOTS_MAX = 1 << 20
@@ -124,14 +126,14 @@ class Lanes:
             self._cached_slots += found.size
         return found
 
-    def scatter(self, row: np.ndarray, runs: Runs, block_size: int) -> None:
+    def scatter(self, row: Row, runs: Runs, block_size: int) -> None:
         """Write each run's depth in tokens into the cells of its holders."""
         single = self._slot_of_bit
         for mask, depth in runs:
             tokens = depth * block_size
             if mask in single:
                 row[single[mask]] = tokens
-            elif mask.bit_count() > _SCATTER_BITS:
+            elif mask.bit_count() > _SCATTER_BITS and isinstance(row, np.ndarray):
                 row[self.slots(mask)] = tokens
             else:
                 for slot in self._few.get(mask) or self._listed(mask):

@@ -20,7 +20,7 @@ from core.domain import BlockKey, Medium, Slot
 from core.index.approximate import note_route
 from core.index.heat import Heat, Point
 from core.index.integrity import check
-from core.index.lanes import Lane
+from core.index.lanes import Lane, Row
 from core.index.matching import WALK_MAX, gallop, walk
 from core.index.prefix_facts import describe
 from core.index.sweep import Sweeper
@@ -122,11 +122,17 @@ class PrefixIndex:
         root_key is then `root` (it only names the tree the run belongs to).
         """
         if keys:
-            self._table.store(self._exact(slot), keys, medium, parent, root)
+            lane = self._lanes.by_slot.get(slot)
+            if lane is None or lane.approximate_blocks:
+                lane = self._exact(slot)
+            self._table.store(lane, keys, medium, parent, root)
 
     def remove(self, slot: Slot, keys: Sequence[int], *, medium: Medium = Medium.GPU) -> None:
         """The node no longer holds `keys` in `medium`; unknown keys are ignored."""
-        self._table.remove(self._exact(slot), keys, medium=medium)
+        lane = self._lanes.by_slot.get(slot)
+        if lane is None or lane.approximate_blocks:
+            lane = self._exact(slot)
+        self._table.remove(lane, keys, medium=medium)
 
     def record_route(self, slot: Slot, keys: Sequence[int], now: float, *, root: int = 0) -> None:
         """A prompt was sent to an approximate node, which will hold it; exact nodes ignore it.
@@ -150,6 +156,16 @@ class PrefixIndex:
         keys: block size -> chained keys of the prompt; a node counts for its own block size.
         """
         row = np.zeros(self._capacity, _INT64)
+        self._match_into(row, keys)
+        return row
+
+    def match_few(self, keys: Mapping[int, Sequence[int]]) -> list[int]:
+        """`match` as a list, which is quicker where there are few slots."""
+        row = [0] * self._capacity
+        self._match_into(row, keys)
+        return row
+
+    def _match_into(self, row: Row, keys: Mapping[int, Sequence[int]]) -> None:
         lookup = self._held.get
         sizes, scatter = self._lanes.sizes, self._lanes.scatter
         for size, chain in keys.items():
@@ -164,7 +180,6 @@ class PrefixIndex:
                 scatter(row, gallop(lookup, chain, first, galloped), size)
             if walked:
                 scatter(row, walk(lookup, chain, walked), size)
-        return row
 
     def match_media(self, keys: Mapping[int, Sequence[int]]) -> dict[Medium, np.ndarray]:
         """The match of each node by the fastest medium that holds each block, int64[slots].

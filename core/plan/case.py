@@ -39,22 +39,21 @@ class Case(msgspec.Struct, eq=False):
     request: Request
     now: float
     keys: Keys
-    held: Ints
-    """By slot, on any node."""
-    match: Ints
-    """By slot, of nodes that could prefill the request."""
     standing: Standing
     left: Standing
     """After the constraints that depend on load."""
     policy: NamedPolicy
+    listed: list[int] | None = None
+    """`held` and `match` as one list, where slots are few and all could prefill the request; the
+    arrays are made of it when they are asked for."""
     rows: Any = _LATER
     """Candidate rows: slots, or slice(None) for all."""
     c: LiveCandidates = _LATER
     chosen: Chosen = _LATER
     row: int = -1
     slot: Slot = Slot(-1)
-    credit: Ints = _LATER
-    """`match`, or more where a prefix is being computed: what policies see."""
+    more: Ints | None = None
+    """What policies see instead of `match` where a prefix is being computed."""
     gathering: Collection[int] = ()
     """Slots that compute a long part of the prompt that nobody held when they began."""
     wider: Standing | None = None
@@ -64,6 +63,27 @@ class Case(msgspec.Struct, eq=False):
     """Whether the node at `slot` leads to no decode node that could go on."""
     predicted: Prediction = _LATER
     table: CandidateTable = NO_TABLE
+    _held: Ints | None = None
+    _match: Ints | None = None
+
+    @property
+    def held(self) -> Ints:
+        """Matched tokens by slot, on any node."""
+        if self._held is None:
+            self._held = np.array(self.listed, np.int64)
+        return self._held
+
+    @property
+    def match(self) -> Ints:
+        """Matched tokens by slot, of nodes that could prefill the request."""
+        if self._match is None:
+            self._match = self.held
+        return self._match
+
+    @property
+    def credit(self) -> Ints:
+        """What policies see: `match`, or more where a prefix is being computed."""
+        return self.match if self.more is None else self.more
 
 
 def usable_keys(request: Request) -> Keys:
@@ -128,8 +148,8 @@ def candidate_table(
         "prefix_tokens": c.prefix_tokens,
         "kv_usage": c.kv_usage,
     }
-    if case.credit is not case.match:
-        columns["coming_tokens"] = (case.credit - case.match)[case.rows]
+    if case.more is not None:
+        columns["coming_tokens"] = (case.more - case.match)[case.rows]
     return CandidateTable(
         nodes=tuple(fleet.node_at(slot) for slot in slots.tolist()),
         sense=case.policy.sense,

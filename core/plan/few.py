@@ -48,7 +48,7 @@ class FewCandidates(LiveCandidates):
         t: Tunables,
         request: Request,
         now: float,
-        match: Ints,
+        match: Ints | list[int],
         rows: Rows,
         mean_prefill_s: float,
         needs: frozenset[str],
@@ -59,7 +59,7 @@ class FewCandidates(LiveCandidates):
         self.prompt_tokens = request.prompt_tokens
         self.mean_prefill_s, self.priority_weight = mean_prefill_s, 1.0
         fixed = self._fixed = fleet.fixed
-        held = matches = match.tolist()
+        held = matches = match if isinstance(match, list) else match.tolist()
         least, reachable = _range(held)
         self.reachable_tokens = reachable
         if isinstance(rows, slice):

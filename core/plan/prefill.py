@@ -134,6 +134,8 @@ class LiveCandidates(Candidates):
     "session") that the policy reads; without them those columns stay neutral.
     """
 
+    _all_match: Any
+    """M by slot: an array, or a list where slots are few."""
     believed: Bools | None
     """By slot: whose own gauges may still be believed; None where no node ever told any."""
 
@@ -229,7 +231,8 @@ def _load(c: LiveCandidates) -> Floats:
 def _network(c: LiveCandidates) -> Floats:
     if "network" not in c._needs or not c.reachable_tokens:
         return _constant(c.size, "one")  # type: ignore[no-any-return]
-    return _closeness(c._fleet, c._topology, c._all_match, c.reachable_tokens, c._rows)
+    held = np.asarray(c._all_match)
+    return _closeness(c._fleet, c._topology, held, c.reachable_tokens, c._rows)
 
 
 def _session_hash(c: LiveCandidates) -> Ints | None:

@@ -140,7 +140,10 @@ class EngineNode:
         if job.fetch is not None and not job.fetch.finished and held >= job.fetch_first:
             depth = max(held, job.fetch_end)
         # An engine computes at least the last token: its logits give the first output token.
-        return max(min(depth * self.block_tokens, job.request.prompt_tokens - 1), 0)
+        tokens, most = depth * self.block_tokens, job.request.prompt_tokens - 1
+        if tokens > most:
+            tokens = most if most > 0 else 0
+        return tokens
 
     def prefill_s(self, length: int, prefix: int) -> float:
         """Seconds to compute tokens prefix..length, with the fixed cost of every chunk."""
@@ -187,7 +190,7 @@ class EngineNode:
         self.served += 1
         self.cache.insert(job.keys)
         self.hooks.prefilled(job, now)
-        if self.running is None:
+        if self.running is None and self.queue:
             self.next(now)
 
     # -- prefill and decode in one step -------------------------------------------------------

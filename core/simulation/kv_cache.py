@@ -157,7 +157,8 @@ class KvCache:
         self.reserved = 0
 
     def _shrink(self) -> None:
-        over = self.blocks - max(self.capacity - self.reserved, 0)
+        room = self.capacity - self.reserved
+        over = self.blocks - (room if room > 0 else 0)
         if over <= 0:
             return
         gone = self._oldest(over)

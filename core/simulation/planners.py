@@ -40,6 +40,8 @@ class Planners:
         self.batcher = Batcher(world) if t.batching.enabled else None
         self.counts = {"cpp_plans": 0, "migrations": 0, "replica_drops": 0, "batches": 0}
         self.watching = world.scenario.samples > 0
+        self.watched = self.cpp or self.watching or self.migration is not None
+        """Whether `group` has to hear of every decision."""
         self.recent: deque[Sequence[int]] = deque(maxlen=RECENT)
         if self.migration is not None:
             world.schedule(t.migration.scan_s, self._scan, None)

@@ -248,10 +248,11 @@ class World:
         if not isinstance(decision, Decision):
             self.end(now, i, REJECTED)
             return None
-        group = self.planners.group(decision, now)
-        if group is not None:
-            self._start_group(now, i, decision, group)
-            return decision
+        if self.planners.watched:
+            group = self.planners.group(decision, now)
+            if group is not None:
+                self._start_group(now, i, decision, group)
+                return decision
         job = self._job(now, i, decision, self.conductor.begin(decision, now))
         node = self.nodes[decision.prefill_slot]
         if not node.alive:
@@ -276,7 +277,8 @@ class World:
         r = self.records
         r.attempts[i] += 1
         r.reachable[i] = decision.reachable_tokens
-        r.predicted_s[i] = decision.predicted.ttft_s
+        p = decision.predicted
+        r.predicted_s[i] = p.queue_s + p.transfer_s + p.prefill_s
         return Job(
             index=i,
             request=decision.request,

@@ -156,6 +156,7 @@ class World:
             want = self.oracle.match(keys, self.slots)
             got = self.index.match(keys)
             assert got.tolist() == want.tolist() == self.twin.match(keys).tolist()
+            assert self.index.match_few(keys) == want.tolist()
             assert got.dtype == np.int64
             assert all(0 <= t <= s * len(keys[s]) for t, s in zip(got, [32] * 6, strict=True))
             for key in keys[16]:

@@ -365,6 +365,10 @@ def test_the_top_priority_is_that_of_open_requests(ledger):
     assert ledger.top_priority == 4
     high.finish(outcome(), 1.0)
     assert ledger.top_priority == -3
+    usual = begin(ledger, "a")
+    assert ledger.top_priority == 0
+    usual.finish(outcome(), 1.0)
+    assert ledger.top_priority == -3
     low.finish(outcome(), 1.0)
     assert ledger.top_priority == 0
     assert ledger.priorities == {}
