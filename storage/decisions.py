@@ -217,7 +217,9 @@ def _windows(
     lo_us, hi_us = within
     walked = along.branches[0] if along.entries is None else along.entries
     # Where indexes decide nearly all, few rows are looked up, so windows may be larger.
-    rows = least = _WINDOW_MIN if along.entries is None else 4 * _WINDOW_MIN
+    rows, least = _WINDOW_MIN, _WINDOW_MIN
+    if along.entries is not None:
+        rows, least = 8 * _WINDOW_MIN, 4 * _WINDOW_MIN
     while True:
         if listed:
             occurs_us = _occurs_before(connection, listed, hi_us)
