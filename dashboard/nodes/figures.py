@@ -44,7 +44,7 @@ def batch_chart(readings: wire.Readings, p: Palette, *, zone: tzinfo) -> Figure:
         "layout": layout(
             p,
             height=HEIGHT,
-            yaxis={"rangemode": "tozero"},
+            yaxis={"rangemode": "tozero", **_whole([*running, *waiting])},
             meta=f"Running last {_last(running)}, waiting last {_last(waiting)}",
         ),
     }
@@ -68,6 +68,7 @@ def load_chart(series: wire.Series, node_id: str, p: Palette, *, zone: tzinfo) -
             yaxis2={
                 "overlaying": "y", "side": "right", "rangemode": "tozero", "showgrid": False,
                 "automargin": True, "tickfont": {"color": p.muted, "size": 12},
+                **_whole(placed),
             },
             meta=f"Load last {_last(load, ' %')}; {sum(placed)} requests placed",
         ),
@@ -87,6 +88,12 @@ def reading_rows(readings: wire.Readings) -> list[dict[str, object]]:
         }
         for point in reversed(readings.points)
     ]
+
+
+def _whole(counts: Sequence[int | None]) -> dict[str, object]:
+    """Ticks of an axis of requests: whole ones, four at most."""
+    most = max((count or 0 for count in counts), default=0)
+    return {"tickmode": "linear", "tick0": 0, "dtick": max(-(-most // 4), 1)}
 
 
 def _line(name: str, x: Sequence[str], y: Sequence[float | None], colour: str, dash: str) -> Figure:

@@ -55,8 +55,9 @@ def around(series: wire.Series, at: datetime, palette: Palette, *, zone: tzinfo)
     ]  # fmt: skip
     made["layout"]["annotations"] = [
         {
-            "x": x, "yref": "paper", "y": 1, "yanchor": "bottom", "text": "change",
-            "showarrow": False, "font": {"color": palette.accent, "size": 12},
+            "x": x, "yref": "paper", "y": 0, "xanchor": "left", "yanchor": "bottom",
+            "xshift": 3, "text": "change", "showarrow": False,
+            "font": {"color": palette.accent, "size": 12},
         }
     ]  # fmt: skip
     made["layout"]["margin"] = {"l": 8, "r": 12, "t": 24, "b": 8}

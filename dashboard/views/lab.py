@@ -18,10 +18,11 @@ from dashboard.parts.components import heading, notice
 from dashboard.parts.format import NONE
 from dashboard.parts.live_plot import live_plot
 from dashboard.parts.page import act, failure_notice, page, part
-from dashboard.parts.tables import ROW_PX, plain_table, table_height
+from dashboard.parts.tables import ROW_PX, plain_table, select_table, table_height
 from dashboard.parts.theme import Level
 from dashboard.tuning.draft import draft_text
 
+MARKS_PX = 150
 JOB = "job"
 """Query parameter with the id of the open job."""
 
@@ -109,7 +110,10 @@ def _open(job: wire.LabJob) -> None:
 def _result(job: wire.LabJob) -> None:
     notice(Notice("ok", "Best point", lm.best_words(job)))
     _promote(job)
-    plain_table(lm.point_rows(job), key="lab_points", alt="All configurations with their figures")
+    select_table(
+        lm.point_rows(job), key="lab_points", alt="All configurations with their figures",
+        columns={"": st.column_config.TextColumn(width=MARKS_PX)}, most=20,
+    )  # fmt: skip
     left, right = st.columns(2, gap="medium")
     with left:
         _pareto(job)
