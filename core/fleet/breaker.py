@@ -233,7 +233,11 @@ class BreakerBoard:
             self.allowed(now)
         breaker = self._nodes.get(slot)
         if breaker is not None and ticket == breaker.epoch:
-            self._ended(breaker, kind, now)
+            if kind is _OK and breaker.switch.state is not _HALF_OPEN:
+                breaker.consecutive = 0
+                breaker.rate.add(False, now, self._rules.window_s)
+            else:
+                self._failed(breaker, kind, now)
         elif breaker is not None and ticket in breaker.trials:
             self._trial_ended(breaker, kind, now, ticket)
         return self.tick(now) if self._stale or self._pending else ()
@@ -255,14 +259,10 @@ class BreakerBoard:
         self._serial += 1
         return self._serial
 
-    def _ended(self, breaker: NodeBreaker, kind: OutcomeKind, now: float) -> None:
-        if breaker.switch.state is _HALF_OPEN:
+    def _failed(self, breaker: NodeBreaker, kind: OutcomeKind, now: float) -> None:
+        if kind not in _FAILURES or breaker.switch.state is _HALF_OPEN:
             return
-        if kind is _OK:
-            breaker.consecutive = 0
-            breaker.rate.add(False, now, self._rules.window_s)
-            return
-        cause = breaker.count_failure(now, self._rules) if kind in _FAILURES else ""
+        cause = breaker.count_failure(now, self._rules)
         if not cause or breaker.state is not State.CLOSED:
             return
         out = sum(b.state not in _FLOWING for b in self._nodes.values())
