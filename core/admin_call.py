@@ -22,7 +22,7 @@ TIMEOUT_S = 30.0
 WIDTH_PIPED = 500
 """Columns at most of a table that no terminal shows."""
 AUTHOR_CHARS_MAX = 128
-Url = Annotated[str, typer.Option("--url", help="Address of the service.")]
+Url = Annotated[str, typer.Option("--url", envvar="CONDUCTOR_URL", help="Address of the service.")]
 Json = Annotated[bool, typer.Option("--json", help="The API's answer on standard output.")]
 Author = Annotated[str, typer.Option("--author", help="Who; default: you.")]
 Answer = TypeVar("Answer", bound=BaseModel)

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from rich.table import Table
 
 from core import admin_cli, admin_token, cache_cli, cpp_cli, identity_cli, watch_cli
-from core.admin_call import print_table
+from core.admin_call import Url, print_table
 from core.control import cli as control
 from core.errors import ConductorError, UsageError
 from core.settings import load_settings
@@ -34,7 +34,6 @@ Config = Annotated[
     Path | None, typer.Option("--config", "-c", help="TOML file; see the README's table.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
-Url = Annotated[str, typer.Option("--url", help="Address of the service.")]
 HistoryUrl = Annotated[
     str,
     typer.Option(

@@ -5,7 +5,7 @@ They talk to the admin API; a service that is not there ends with one line and c
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, time, timedelta
 from typing import Annotated, Any
 
 import typer
@@ -35,24 +35,42 @@ def tune(
     base: Annotated[
         int | None, typer.Option(help="Revision you looked at; default: the live one.")
     ] = None,
-    until: Annotated[datetime | None, typer.Option(help="Take it back then; local time.")] = None,
-    at: Annotated[datetime | None, typer.Option(help="Apply it then; local time.")] = None,
+    until: Annotated[str, typer.Option(help="Take it back then: 18:00, or with a date.")] = "",
+    at: Annotated[str, typer.Option(help="Apply it then; local time, as --until.")] = "",
     url: Url = DEFAULT_URL,
     json: Json = False,
 ) -> None:
     """Change live parameters, now or at a time, for good or until a time."""
     asked: dict[str, Any] = {"reason": reason, "author": author_or_me()}
     asked["changes"] = _parsed(changes, _live_policy(url))
-    if until is not None:
-        asked["until"] = until.astimezone().isoformat()
-    if at is not None:
-        asked["at"] = at.astimezone().isoformat()
+    now = datetime.now().astimezone()
+    if until:
+        asked["until"] = moment("until", until, now).isoformat()
+    if at:
+        asked["at"] = moment("at", at, now).isoformat()
         planned = _call(url, "POST", "/scheduled", wire.ScheduledView, asked)
         show(planned, json, f"{planned.id} will be applied at {planned.due_at:%Y-%m-%d %H:%M %Z}")
         return
     asked["base"] = _live(url) if base is None else base
     made = _call(url, "POST", "/revisions", wire.FullRevision, asked)
     show(made, json, f"revision {made.revision} is live: {_changes_text(made.changes)}")
+
+
+def moment(option: str, text: str, now: datetime) -> datetime:
+    """The time that an option names: a clock time is the next such one after `now`, in its zone;
+    a date and time without a zone are local. BadRequest names the option."""
+    try:
+        clock = time.fromisoformat(text)
+    except ValueError:
+        pass
+    else:
+        found = datetime.combine(now.date(), clock, clock.tzinfo or now.tzinfo)
+        return found if found > now else found + timedelta(days=1)
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        wanted = "18:00 or 2026-03-01T18:00"
+        raise BadRequest(f"{option}: {text!r} is no time like {wanted}", field=option) from None
 
 
 def revisions(
@@ -87,14 +105,16 @@ def revisions(
 
 def rollback(
     reason: Reason,
-    to: Annotated[
-        int | None, typer.Option(help="Revision to restore; default: the one before.")
+    number: Annotated[
+        int | None, typer.Argument(help="Revision to restore; default: the one before.")
     ] = None,
+    to: Annotated[int | None, typer.Option(help="The same as NUMBER.")] = None,
     url: Url = DEFAULT_URL,
     json: Json = False,
 ) -> None:
     """Restore an earlier revision as a new one."""
-    asked = {"reason": reason, "author": author_or_me(), "to": to}
+    restore = number if to is None else to
+    asked = {"reason": reason, "author": author_or_me(), "to": restore}
     made = _call(url, "POST", "/revisions/rollback", wire.FullRevision, asked)
     restored = made.detail.get("restores")
     show(made, json, f"revision {made.revision} is live, with the values of {restored}")

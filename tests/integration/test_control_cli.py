@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 import typer
@@ -12,8 +13,8 @@ from gateway_world import Engine, engines
 from typer.testing import CliRunner
 
 from core.admin_call import Refused
-from core.control.cli import register
-from core.errors import Invalid
+from core.control.cli import moment, register
+from core.errors import BadRequest, Invalid
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ async def test_tune_list_preview_and_roll_back(pair, tmp_path):
         assert "linear.alpha: " in told.output
         listed = await run("revisions", "--json", url=w.url)
         assert [r["kind"] for r in json.loads(listed.output)["revisions"]] == ["change", "start"]
-        back = await run("rollback", "-m", "no better", url=w.url)
+        back = await run("rollback", "1", "-m", "no better", url=w.url)
         assert back.exit_code == 0 and live.policy.name == "min_ttft"
         diff = await run("revisions", "2", "--diff", "0", url=w.url)
         assert "policy linear -> min_ttft" in diff.output
@@ -59,3 +60,14 @@ async def test_refusals_say_why(pair, tmp_path):
         assert isinstance(bad.exception, Invalid) and "0..1" in bad.exception.message
     gone = await run("revisions", url="http://127.0.0.1:9")
     assert isinstance(gone.exception, Refused)
+
+
+def test_a_time_is_the_next_such_one_or_a_date():
+    zone = timezone(timedelta(hours=2))
+    now = datetime(2026, 3, 1, 17, 30, tzinfo=zone)
+    assert moment("until", "18:00", now) == now.replace(hour=18, minute=0)
+    assert moment("until", "17:30", now) == now + timedelta(days=1)
+    assert moment("until", "18:00+00:00", now) == now.replace(hour=20, minute=0)
+    assert moment("at", "2026-03-02T18:00:00Z", now) == datetime(2026, 3, 2, 18, tzinfo=UTC)
+    with pytest.raises(BadRequest, match="until: 'soon' is no time like 18:00"):
+        moment("until", "soon", now)
