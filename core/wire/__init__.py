@@ -31,7 +31,7 @@ POST     /lab/jobs                       LabAsk -> LabJob (201)
 GET      /lab/jobs/{id}                  -> LabJob, with its result
 DELETE   /lab/jobs/{id}                  cancel, or forget an ended one -> LabJob
 GET      /series                         query: window=live|minutes, from, to -> Series
-GET      /shares                         query: since, until, limit -> Shares
+GET      /shares                         query: since, until, limit, nodes -> Shares
 GET      /timings                        query: since, until, limit -> TimingsView
 GET      /nodes/{id}/readings            query: since, until, points -> Readings
 GET      /nodes/{id}/signal              -> SignalView

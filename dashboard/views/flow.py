@@ -34,7 +34,8 @@ def main(state: wire.FleetState | None = None) -> None:
 
 
 def _forecast() -> None:
-    found = kept("forecast", ttl_s=READ_EVERY_S, read=lambda: acting.control().forecast())
+    read = acting.control().forecast
+    found = kept("forecast", ttl_s=READ_EVERY_S, read=read, meanwhile_s=MEANWHILE_S)
     drawn("forecast", given=(found,), draw=lambda: _what_comes(found))
 
 

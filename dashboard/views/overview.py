@@ -20,6 +20,8 @@ from dashboard.parts.shared import shared
 from dashboard.parts.tables import fleet_table, series_table
 
 CHANGES_EVERY_S = 8.0
+MEANWHILE_S = 120.0
+"""Marks that old are shown at once; the next refresh shows the new ones."""
 EVENTS_READ = 400
 
 
@@ -134,11 +136,10 @@ def _changes() -> wire.EventHistory | None:
     window = session.window()
     key = window.span or (window.start, window.end)
     try:
+        calls = acting.records()
         return kept(
-            "changes", key, ttl_s=CHANGES_EVERY_S,
-            read=lambda: acting.records().history(
-                since=window.start, until=window.end, limit=EVENTS_READ
-            ),
+            "changes", key, ttl_s=CHANGES_EVERY_S, meanwhile_s=MEANWHILE_S,
+            read=lambda: calls.history(since=window.start, until=window.end, limit=EVENTS_READ),
         )  # fmt: skip
     except ServiceError:
         return None

@@ -73,7 +73,8 @@ def _tiles(shares: wire.Shares, objective: float, burn: dict[str, float] | None)
 
 def _objective() -> float:
     try:
-        items = kept("tunables", ttl_s=READ_EVERY_S, read=lambda: acting.records().tunables()).items
+        read = acting.records().tunables
+        items = kept("tunables", ttl_s=READ_EVERY_S, read=read, meanwhile_s=MEANWHILE_S).items
     except ServiceError:
         return sm.OBJECTIVE_DEFAULT
     return sm.objective_of(items)
@@ -84,7 +85,8 @@ def _burn() -> dict[str, float] | None:
     if session.feed().look().error:
         return None
     try:
-        return kept("guard", ttl_s=READ_EVERY_S, read=lambda: acting.control().guard()).burn
+        read = acting.control().guard
+        return kept("guard", ttl_s=READ_EVERY_S, read=read, meanwhile_s=MEANWHILE_S).burn
     except ServiceError:
         return None
 
