@@ -32,6 +32,8 @@ _ANNOUNCE, _IDENTITY, _FLUSH = (
 )  # fmt: skip
 _HELD = "_conductor_held"
 """Attribute of a runner in a timed run: the events that wait for its end."""
+_HEARD = "_conductor_heard"
+"""Attribute of a session: the runner whose run it was told of last."""
 _ANNOUNCED = "_conductor_announced"
 """Attribute of a session: what its last announcement was made of, and the message."""
 
@@ -110,20 +112,33 @@ def _hearing(original: Any) -> Any:
         held: list[tuple[ScriptRunnerEvent, dict[str, Any]]] | None
         held = getattr(sender, _HELD, None)
         if held is None:
+            if event == ScriptRunnerEvent.SCRIPT_STARTED:
+                setattr(self, _HEARD, sender)
             original(self, sender, event, **more)
             return
         held.append((event, more))
         if event not in (ScriptRunnerEvent.SCRIPT_STARTED, ScriptRunnerEvent.ENQUEUE_FORWARD_MSG):
             setattr(sender, _HELD, None)
-            self._call_soon_on_event_loop(lambda: _deliver(self, sender, held))
+            whole = self._scriptrunner is sender
+            self._call_soon_on_event_loop(lambda: _deliver(self, sender, held, whole))
 
     return hear
 
 
-def _deliver(session: Any, sender: Any, held: list[tuple[ScriptRunnerEvent, Any]]) -> None:
-    """Take all events of a run, on the server's thread."""
+def _deliver(
+    session: Any, sender: Any, held: list[tuple[ScriptRunnerEvent, Any]], whole: bool
+) -> None:
+    """Take all events of a run, on the server's thread.
+
+    Streamlit drops what comes from a runner that is not the session's any more. One that had drawn
+    its whole run before the next was asked for is heard all the same: it comes before the next.
+    """
+    current = session._scriptrunner
+    overtaken = whole and sender is not current is not None
+    if overtaken and getattr(session, _HEARD, None) is not current:
+        sender = current
     for event, more in held:
-        if event == ScriptRunnerEvent.ENQUEUE_FORWARD_MSG and sender is session._scriptrunner:
+        if event == ScriptRunnerEvent.ENQUEUE_FORWARD_MSG and sender is current:
             session._browser_queue.enqueue(more["forward_msg"])
         else:
             getattr(session, _HANDLE)(sender, event, **more)

@@ -13,6 +13,7 @@ import os
 import threading
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from dashboard.api.client import AdminClient, Refused, ServiceError
 
@@ -104,7 +105,9 @@ def _leave(url: str) -> None:
 
 
 def _id_token() -> str:
-    if not st.user.get("is_logged_in"):
+    # Asked for at every refresh: `st.user` itself looks for the file of secrets each time.
+    run = get_script_run_ctx(suppress_warning=True)
+    if run is None or not run.user_info.get("is_logged_in"):
         return ""
     found = st.user.tokens.get("id")
     return found if isinstance(found, str) else ""

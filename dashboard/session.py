@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
+from functools import lru_cache
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -24,7 +26,7 @@ from dashboard.parts.window import CHOICES, CUSTOM, LIVE_RANGE, Window, fixed, r
 REFRESH_VARIABLE = "CONDUCTOR_REFRESH_S"
 """Environment variable with the seconds between two refreshes."""
 REFRESH_S, REFRESH_LEAST_S, REFRESH_MOST_S = 2.0, 0.5, 60.0
-READERS_MAX = 64
+READERS_MAX = 256
 """Tokens whose pollers are kept."""
 WHO_S = 5.0
 """How long an answer about who is signed in is believed; the service checks each request."""
@@ -38,6 +40,7 @@ LOCAL_TIME = "local"
 """Choice of the browser's own time zone."""
 ENVIRONMENT_VARIABLE = "CONDUCTOR_ENVIRONMENT"
 T = TypeVar("T")
+_feeds = threading.Lock()
 _run: ContextVar[dict[str, Any] | None] = ContextVar("run", default=None)
 
 
@@ -81,7 +84,7 @@ def _token() -> str:
     return found if isinstance(found, str) and found else oidc.token(service_url())
 
 
-@st.cache_resource(show_spinner=False, max_entries=READERS_MAX)
+@lru_cache(maxsize=READERS_MAX)  # by far cheaper to ask than Streamlit's own
 def _feed(url: str, token: str, peer: str) -> Feed:
     return Feed(AdminClient(url, token, peer=peer))
 
@@ -92,8 +95,9 @@ def feed() -> Feed:
 
 
 def _own_feed() -> Feed:
-    peer = st.context.ip_address
-    return _feed(service_url(), token(), peer if isinstance(peer, str) else "")
+    peer, shown = st.context.ip_address, token()
+    with _feeds:  # one for all who come at the same time
+        return _feed(service_url(), shown, peer if isinstance(peer, str) else "")
 
 
 def client() -> AdminClient:

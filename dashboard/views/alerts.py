@@ -15,9 +15,8 @@ from dashboard.parts import acting
 from dashboard.parts.components import heading, notice, problem_list, tile_grid
 from dashboard.parts.drawn import drawn
 from dashboard.parts.kept import kept
-from dashboard.parts.live_plot import live_plot, prepared
+from dashboard.parts.live_plot import live_plot
 from dashboard.parts.page import act, failure_notice, page, part
-from dashboard.parts.shared import shared
 from dashboard.parts.tables import plain_table
 from dashboard.parts.theme import Level
 
@@ -65,27 +64,32 @@ def _rules(found: wire.AlertList, units: dict[str, str], state: wire.FleetState 
 
 
 def _alert(alert: wire.AlertView, units: dict[str, str]) -> None:
-    level: Level = "bad" if alert.state == "firing" and alert.severity == "page" else "warn"
-    title = f"{alert.name}: {alert.summary}"
-    notice(Notice(level, title, am.alert_text(alert, units, session.now())))
+    unit, series = units.get(alert.monitor, ""), None
     with part("The monitor"):
         series = kept(
             "monitor", alert.monitor, ttl_s=READ_EVERY_S,
             read=lambda: acting.control().monitor_series(alert.monitor),
         )  # fmt: skip
-        if any(point.values[0] is not None for point in series.points):
-            p, zone, unit = session.colours(), session.zone(), units.get(alert.monitor, "")
-            figure = shared(
-                "monitor", alert.name, unit, given=(series, alert, p, zone),
-                make=lambda: prepared(am.monitor_figure(series, alert, unit, p, zone=zone)),
-            )  # fmt: skip
-            live_plot(figure, key=f"alert-{alert.name}", alt=f"Monitor of {alert.name}")
+    given = (alert, series, session.colours(), session.zone())
+    drawn("alert", alert.name, unit, given=given, draw=lambda: _evidence(alert, series, units))
     script, name, params = am.EVIDENCE.get(alert.name, ("views/changes.py", "Changes", {}))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         if (VIEWS.parent / script).exists():
             st.page_link(script, label=f"Evidence: {name}", query_params=params)
         if alert.acknowledged is None and act("I know of it …", key=f"ack-{alert.name}"):
             _acknowledge(alert)
+
+
+def _evidence(
+    alert: wire.AlertView, series: wire.MonitorSeries | None, units: dict[str, str]
+) -> None:
+    level: Level = "bad" if alert.state == "firing" and alert.severity == "page" else "warn"
+    title = f"{alert.name}: {alert.summary}"
+    notice(Notice(level, title, am.alert_text(alert, units, session.now())))
+    if series is not None and any(point.values[0] is not None for point in series.points):
+        p, zone, unit = session.colours(), session.zone(), units.get(alert.monitor, "")
+        figure = am.monitor_figure(series, alert, unit, p, zone=zone)
+        live_plot(figure, key=f"alert-{alert.name}", alt=f"Monitor of {alert.name}")
 
 
 @st.dialog("Acknowledge", width="medium")

@@ -95,6 +95,29 @@ def test_what_a_timed_run_draws_comes_at_once_and_in_its_order(timed: bool) -> N
     assert session.taken == [started, "one", "two", ENDED, ended]
 
 
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_run_that_had_ended_when_the_next_was_asked_for_is_not_lost(heard: bool) -> None:
+    session = Heard()
+    senders: list[object] = []
+    session._handle_scriptrunner_event_on_event_loop = lambda sender, *_, **__: senders.append(
+        sender
+    )
+    hear, first, second = lighter._hearing(Heard.hear), SimpleNamespace(), SimpleNamespace()
+
+    def script(runner: object, _: object) -> None:
+        hear(session, runner, DRAWN, forward_msg="drawn")
+        hear(session, runner, ENDED)
+
+    session._scriptrunner = first
+    lighter._running(script)(first, SimpleNamespace(is_auto_rerun=True, fragment_id_queue=["f"]))
+    session._scriptrunner = second
+    if heard:  # the next has begun: what came before it is of no use
+        hear(session, second, ScriptRunnerEvent.SCRIPT_STARTED)
+    session.turns[0]()
+    assert session.taken == ([] if heard else ["drawn"])
+    assert senders == ([first, first] if heard else [second])
+
+
 def test_a_fragments_run_is_announced_as_it_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
 
