@@ -14,7 +14,7 @@ from dashboard.api.client import ServiceError, Unreachable
 
 T = TypeVar("T")
 ENTRIES_MAX = 512
-GRACE_S = 2.0
+GRACE_S = 10.0
 """So much older an answer may be for those who come while it is read again."""
 
 
