@@ -55,11 +55,6 @@ LINKS: dict[LinkKind, Link] = {
 table of 4K transfers is at line rate, that is with efficiency 1."""
 
 
-def transfer_seconds(nbytes: float, link: Link) -> float:
-    """Time for `nbytes` over an idle link, in seconds; nothing to move takes no time."""
-    return link.latency_s + nbytes * link.s_per_byte if nbytes > 0 else 0.0
-
-
 def kv_dtype_factor(dtype: str) -> float:
     """Bytes of a KV cache of this dtype over those of 16 bits: 0.5 for FP8 and INT8 (S2 4.4.2).
 
@@ -87,15 +82,6 @@ def exposed_seconds(transfer_s: Number, compute_s: Number | float, layers: int) 
     if isinstance(late, np.ndarray):
         return np.maximum(late, first)
     return max(late, first)
-
-
-def shared_link(a: NodeSpec, b: NodeSpec) -> LinkKind | None:
-    """Fastest kind that both nodes have; NVLink only within one known host. None: no path."""
-    same_host = bool(a.place.host) and a.place.host == b.place.host
-    for kind in LinkKind:
-        if kind in a.links and kind in b.links and (same_host or kind is not LinkKind.NVLINK):
-            return kind
-    return None
 
 
 class Topology:

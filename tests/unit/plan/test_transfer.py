@@ -19,13 +19,31 @@ from core.plan.transfer import (
     Topology,
     exposed_seconds,
     kv_dtype_factor,
-    shared_link,
-    transfer_seconds,
 )
 
 
 def node(name: str, *links: LinkKind, host: str = "") -> NodeSpec:
     return NodeSpec(id=NodeId(name), url="http://x", links=links, place=Place(host=host))
+
+
+def joined(a: NodeSpec, b: NodeSpec, uniform: Link | None = None) -> Topology:
+    """Two nodes in slots 0 and 1."""
+    topology = Topology(2, uniform=uniform)
+    topology.set_node(0, a)
+    topology.set_node(1, b)
+    return topology
+
+
+def idle_seconds(nbytes: float, link: Link) -> float:
+    """Time between two nodes that share this link."""
+    return joined(node("a"), node("b"), uniform=link).seconds(nbytes, 0, 1)
+
+
+def link_of(a: NodeSpec, b: NodeSpec) -> LinkKind | None:
+    """The kind whose rate a transfer between them has; None where no path leads."""
+    latency, per_byte = joined(a, b).listed(0)
+    found = [kind for kind, link in LINKS.items() if link.s_per_byte == per_byte[1]]
+    return found[0] if found and latency[1] < np.inf else None
 
 
 @pytest.mark.parametrize(
@@ -43,7 +61,7 @@ def test_the_table_of_4k_transfers(kind: LinkKind, milliseconds: float) -> None:
     bytes_per_token = 327_680
     assert profile("llama3-70b-8xa800").kv_bytes_per_token == bytes_per_token
     line_rate = replace(LINKS[kind], efficiency=1.0)
-    seconds = transfer_seconds(4096 * bytes_per_token, line_rate)
+    seconds = idle_seconds(4096 * bytes_per_token, line_rate)
     assert seconds * 1e3 == pytest.approx(milliseconds, rel=0.01)
 
 
@@ -64,8 +82,8 @@ def test_links_stay_in_the_documented_ranges() -> None:
 
 def test_transfer_adds_latency_and_divides_by_the_reached_rate() -> None:
     link = Link(bytes_per_s=1e9, latency_s=0.5, efficiency=0.5)
-    assert transfer_seconds(1e9, link) == pytest.approx(2.5)
-    assert transfer_seconds(0, link) == 0.0
+    assert idle_seconds(1e9, link) == pytest.approx(2.5)
+    assert idle_seconds(0, link) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -119,16 +137,16 @@ def test_overlap_equals_the_layer_by_layer_schedule(
 def test_nvlink_joins_only_one_known_host() -> None:
     links = (LinkKind.NVLINK, LinkKind.TCP)
     a, b = node("a", *links, host="h1"), node("b", *links, host="h1")
-    assert shared_link(a, b) is LinkKind.NVLINK
-    assert shared_link(a, node("c", *links, host="h2")) is LinkKind.TCP
-    assert shared_link(node("d", *links), node("e", *links)) is LinkKind.TCP
-    assert shared_link(a, node("f", LinkKind.NVLINK, host="h2")) is None
+    assert link_of(a, b) is LinkKind.NVLINK
+    assert link_of(a, node("c", *links, host="h2")) is LinkKind.TCP
+    assert link_of(node("d", *links), node("e", *links)) is LinkKind.TCP
+    assert link_of(a, node("f", LinkKind.NVLINK, host="h2")) is None
 
 
 def test_the_best_common_kind_is_used_whatever_the_order_of_registration() -> None:
     a = node("a", LinkKind.TCP, LinkKind.ROCE, LinkKind.IB_HDR)
     b = node("b", LinkKind.IB_NDR, LinkKind.ROCE, LinkKind.TCP)
-    assert shared_link(a, b) is LinkKind.ROCE
+    assert link_of(a, b) is LinkKind.ROCE
 
 
 def test_rows_give_zero_at_home_and_infinity_without_a_path() -> None:
@@ -198,6 +216,6 @@ def test_rows_agree_with_pairs(specs: list[tuple[set[LinkKind], str]]) -> None:
     for slot, spec in enumerate(nodes):
         topology.set_node(slot, spec)
     for a, b in itertools.permutations(range(len(nodes)), 2):
-        kind = shared_link(nodes[a], nodes[b])
-        expected = transfer_seconds(1e6, LINKS[kind]) if kind else np.inf
+        kind = link_of(nodes[a], nodes[b])
+        expected = idle_seconds(1e6, LINKS[kind]) if kind else np.inf
         assert topology.seconds(1e6, a, b) == pytest.approx(expected)
