@@ -30,7 +30,8 @@ PATIENCE_S = 15.0
 """Signing in may wait longer than a page's refresh."""
 _HEADERS = {
     "cache-control": "no-store",
-    "referrer-policy": "no-referrer",
+    # Not "no-referrer": browsers would send the forms with the Origin "null".
+    "referrer-policy": "same-origin",
     "x-content-type-options": "nosniff",
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
