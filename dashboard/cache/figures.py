@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import tzinfo
+from datetime import datetime, timedelta, tzinfo
+from itertools import pairwise
 
 from core import wire
 from dashboard.cache import models as cm
@@ -113,9 +114,10 @@ def legend(mode: str, p: Palette) -> list[tuple[str, str]]:
 
 def replication(found: wire.Replication, p: Palette, *, zone: tzinfo) -> Figure:
     """Copies of a block on average, and distinct blocks, over time."""
-    x = [fmt.axis_time(point.at, zone) for point in found.points]
-    mean = [round(q.copies / q.blocks, 3) if q.blocks else None for q in found.points]
-    blocks = [q.blocks for q in found.points]
+    shown = _with_gaps(found.points)
+    x = [fmt.axis_time(at, zone) for at, _ in shown]
+    mean = [round(q.copies / q.blocks, 3) if q and q.blocks else None for _, q in shown]
+    blocks = [q.blocks if q else None for _, q in shown]
     line = {"type": "scatter", "mode": "lines+markers", "x": x, "connectgaps": False}
     last = next((m for m in reversed(mean) if m is not None), None)
     return {
@@ -141,6 +143,20 @@ def replication(found: wire.Replication, p: Palette, *, zone: tzinfo) -> Figure:
             meta="No sample yet" if last is None else f"{last:g} copies of a block on average now",
         ),
     }  # fmt: skip
+
+
+def _with_gaps(
+    points: Sequence[wire.ReplicationPoint],
+) -> list[tuple[datetime, wire.ReplicationPoint | None]]:
+    """Samples with nothing between two that lie far apart: no line is drawn over an outage."""
+    apart = [b.at - a.at for a, b in pairwise(points)]
+    far = 3 * sorted(apart)[len(apart) // 2] if apart else timedelta.max
+    out: list[tuple[datetime, wire.ReplicationPoint | None]] = []
+    for i, point in enumerate(points):
+        if i and apart[i - 1] > far > timedelta(0):
+            out.append((points[i - 1].at + apart[i - 1] / 2, None))
+        out.append((point.at, point))
+    return out
 
 
 def holders_chart(found: wire.HotPrefixes, p: Palette) -> Figure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC
+from datetime import UTC, timedelta
 
 import pytest
 from dashboard_samples import NOON
@@ -157,6 +157,12 @@ def test_replication_is_a_ratio_with_gaps() -> None:
     assert figure["data"][0]["y"] == [None, 1.5]
     assert figure["layout"]["meta"] == "1.5 copies of a block on average now"
     assert cache_figures.replication_rows(found)[0]["Copies of a block"] == 1.5
+    steps = (0, 30, 60, 3_600, 3_630)
+    later = [
+        wire.ReplicationPoint(at=NOON + timedelta(seconds=s), blocks=100, copies=150) for s in steps
+    ]
+    broken = cache_figures.replication(wire.Replication(step_s=30.0, points=later), LIGHT, zone=UTC)
+    assert broken["data"][1]["y"] == [100, 100, 100, None, 100, 100]
     hot = wire.HotPrefixes(
         prefixes=[
             wire.HotPrefixView(key=k, blocks=1, tokens=16, rate_per_s=1.0, holders=h)
