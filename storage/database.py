@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import psycopg
@@ -24,6 +25,7 @@ FAILURES = (SQLAlchemyError, psycopg.Error, sqlite3.Error, OSError)
 """Whatever a database can raise."""
 
 _BUSY_MS = 5_000
+_AGAIN_S = 0.01
 _SHARED = ("cache_size=-16384", "temp_store=MEMORY")
 _PAGE_BYTES = 16_384
 """SQLite page of a new file: rows near a kilobyte waste a fifth of the usual 4,096 bytes."""
@@ -76,8 +78,10 @@ def writer_engine(database_url: str, *, busy_ms: int = _BUSY_MS, connections: in
     folder = Path(str(url.database)).parent
     engine = create_engine(url, pool_size=connections, max_overflow=0)
     event.listen(engine, "do_connect", lambda *_: folder.mkdir(parents=True, exist_ok=True))
-    settings = (f"page_size={_PAGE_BYTES}", "journal_mode=WAL", "synchronous=NORMAL")
-    event.listen(engine, "connect", _pragmas(f"busy_timeout={busy_ms}", *settings, *_SHARED))
+    first = (f"busy_timeout={busy_ms}", f"page_size={_PAGE_BYTES}")
+    event.listen(engine, "connect", _pragmas(*first))
+    event.listen(engine, "connect", _write_ahead(busy_ms))
+    event.listen(engine, "connect", _pragmas("synchronous=NORMAL", *_SHARED))
     return engine
 
 
@@ -135,6 +139,23 @@ def _pragmas(*settings: str) -> Callable[[Any, ConnectionPoolEntry], None]:
         for setting in settings:
             cursor.execute(f"PRAGMA {setting}")
         cursor.close()
+
+    return apply
+
+
+def _write_ahead(busy_ms: int) -> Callable[[Any, ConnectionPoolEntry], None]:
+    """A listener that sets WAL mode. SQLite itself does not wait for another that sets it."""
+
+    def apply(connection: Any, _entry: ConnectionPoolEntry) -> None:
+        until_s = monotonic() + busy_ms / 1_000
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or monotonic() > until_s:
+                    raise
+            sleep(_AGAIN_S)
 
     return apply
 

@@ -27,6 +27,8 @@ from storage.partitions import is_partition
 from storage.schema import metadata
 
 _ADVISORY_LOCK = 4_242_001
+_OTHERS_MS = 600_000
+"""How long another process may migrate; millions of rows take a minute."""
 
 
 class SchemaMismatch(StoreError):
@@ -110,7 +112,7 @@ def _config() -> Config:
 
 @contextmanager
 def _transaction(database_url: str) -> Iterator[Connection]:
-    engine = writer_engine(database_url)
+    engine = writer_engine(database_url, busy_ms=_OTHERS_MS)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _own_transactions)
         event.listen(engine, "begin", _begin_immediate)
