@@ -39,7 +39,8 @@ ENDED = _ENTRY.join(
     ),
 )
 _HIGH = "\U0010ffff"
-_RARE_KINDS = tuple(kind.value for kind in OutcomeKind if kind is not OutcomeKind.OK)
+RARE_KINDS = tuple(kind.value for kind in OutcomeKind if kind is not OutcomeKind.OK)
+"""Ends that have a partial index."""
 _Columns = ReadOnlyColumnCollection[str, Any]
 _Condition = ColumnElement[bool]
 
@@ -105,7 +106,7 @@ def _of_outcomes(query: DecisionQuery) -> Walk | None:
         return None
     chosen, *also = found
     probes = [*(_probe_outcome(o.decided_us, query) for _ in also), *_probes(query)]
-    decided = frozenset({"kind" if query.kind in _RARE_KINDS else "slo_missed"})
+    decided = frozenset({"kind" if query.kind in RARE_KINDS else "slo_missed"})
     if query.node is None:
         branches: tuple[Branch, ...] = (_ended(chosen, *probes),)
     else:
@@ -126,7 +127,7 @@ def _asked_outcomes(query: DecisionQuery, o: _Columns) -> list[_Condition]:
     """What is asked of outcomes and has a partial index, written as in that index's condition, so
     that the databases recognise it."""
     found = []
-    if query.kind in _RARE_KINDS:
+    if query.kind in RARE_KINDS:
         found.append(and_(o.kind == query.kind, o.kind != _inline("ok")))
     if query.slo_missed:
         found.append(o.slo_missed != _inline(""))
@@ -135,7 +136,7 @@ def _asked_outcomes(query: DecisionQuery, o: _Columns) -> list[_Condition]:
 
 def _checks(query: DecisionQuery) -> Iterator[_Condition]:
     """The same of the row that was looked up, because a probe goes by the time alone."""
-    if query.kind in _RARE_KINDS:
+    if query.kind in RARE_KINDS:
         yield func.coalesce(outcomes.c.kind, "") == query.kind
     if query.slo_missed:
         yield func.coalesce(outcomes.c.slo_missed, "") != ""
