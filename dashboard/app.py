@@ -9,6 +9,7 @@ from dashboard.addresses import heed, show_unheeded
 from dashboard.frame import frame
 from dashboard.live import follow_strip
 from dashboard.navigation import DEFAULT, Entry, present
+from dashboard.parts.export import begin_page, export_tables
 from dashboard.settings.saved import views_dialog
 from dashboard.who import ask_to_sign_in
 
@@ -31,7 +32,11 @@ else:
     if why := oidc.problem():
         st.error(why)
     heed(page.url_path or DEFAULT)
-    frame(lambda: views_dialog(page.url_path or DEFAULT, page.title))
+    name = page.url_path or DEFAULT
+    tables = frame(lambda: views_dialog(name, page.title))
     show_unheeded()
+    begin_page()
     page.run()
     follow_strip()
+    if tables:
+        export_tables(name)

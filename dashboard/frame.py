@@ -20,18 +20,22 @@ _STRIP = "strip"
 """Key of the place where the strip of badges stands."""
 
 
-def frame(open_views: Callable[[], None]) -> None:
-    """Draw the frame; pages follow below. `open_views` shows the saved views."""
+def frame(open_views: Callable[[], None]) -> bool:
+    """Draw the frame; pages follow below. `open_views` shows the saved views.
+
+    True where the reader asked for the tables of the page, which is still to be drawn.
+    """
     st.html(style_sheet(session.colours()))
     _address()
     left, right = st.columns([5, 6], vertical_alignment="center")
     with right:
-        _controls(open_views)
+        tables = _controls(open_views)
         if session.chosen_range() == CUSTOM:
             _ends()
     with left:
         st.session_state[_STRIP] = st.empty()
     redraw_strip()
+    return tables
 
 
 def redraw_strip() -> None:
@@ -40,13 +44,14 @@ def redraw_strip() -> None:
         strip(_badges(session.look()))
 
 
-def _controls(open_views: Callable[[], None]) -> None:
+def _controls(open_views: Callable[[], None]) -> bool:
     with st.container(
         horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"
     ):
         _widgets()
         if st.button("Views", key="views", help="Open or keep a page with its filters"):
             open_views()
+        return st.button("Tables", key="tables", help="Take tables of this page along as files")
 
 
 def _widgets() -> None:
@@ -131,6 +136,7 @@ def _badges(look: Look) -> list[str]:
             badge("revision", str(state.revision)),
             badge("breakers", words_, level),
             badge("alerts", *vm.alert_summary(state)),
+            badge("problems", *vm.problem_summary(state)),
         ]
     badges += [_age(look), _shown_window()]
     reader = session.user()

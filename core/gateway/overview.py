@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from core import wire
+from core.control.alerts import AlertState
 from core.control.revisions import Kind
 from core.domain import NodeId
 from core.gateway.live import STEP_S, Bucket
@@ -35,8 +36,21 @@ def fleet_state(service: Service) -> wire.FleetState:
         nodes=nodes,
         models=list(service.names.table()),
         problems=service.problems(),
+        alerts=_firing(service),
         breaker=breaker_view(conductor.detector.breaker.switch, now),
     )
+
+
+def _firing(service: Service) -> list[wire.FiringAlert]:
+    return [
+        wire.FiringAlert(
+            name=alert.rule.name,
+            severity=alert.rule.severity,
+            acknowledged=alert.acknowledged is not None,
+        )
+        for alert in service.monitoring.board.alerts()
+        if alert.state is AlertState.FIRING
+    ]
 
 
 def node_views(service: Service) -> list[wire.NodeView]:

@@ -166,6 +166,7 @@ from core.wire.evidence import (
 from core.wire.fleet import (
     BreakerView,
     DrainView,
+    FiringAlert,
     FleetState,
     HealthView,
     NodeList,
@@ -317,6 +318,7 @@ __all__ = [
     "ExampleView",
     "ExpectedView",
     "ExportQuery",
+    "FiringAlert",
     "FleetState",
     "ForecastSeries",
     "ForecastView",

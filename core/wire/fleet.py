@@ -233,6 +233,14 @@ class ServiceView(Answer):
     """Everything else counted, by name."""
 
 
+class FiringAlert(Answer):
+    """An alert that fires now, in short."""
+
+    name: str
+    severity: Literal["page", "ticket"]
+    acknowledged: bool = False
+
+
 class FleetState(Answer):
     """GET /state: one consistent look at everything live."""
 
@@ -246,6 +254,7 @@ class FleetState(Answer):
     models: list[str] = []
     problems: list[str] = []
     """Sentences for a person, worst first; empty when all is well."""
+    alerts: list[FiringAlert] = []
     breaker: BreakerView = BreakerView()
     """The global breaker: open or tripped, requests go round robin whatever the policy."""
 

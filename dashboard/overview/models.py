@@ -146,6 +146,14 @@ def breaker_summary(state: wire.FleetState) -> tuple[Level, str]:
 
 
 def alert_summary(state: wire.FleetState) -> tuple[str, Level]:
+    """Number of firing alerts, with a level: what nobody has acknowledged is worst."""
+    unheard = [a for a in state.alerts if not a.acknowledged]
+    if any(a.severity == "page" for a in unheard):
+        return str(len(state.alerts)), "bad"
+    return str(len(state.alerts)), "warn" if state.alerts else "ok"
+
+
+def problem_summary(state: wire.FleetState) -> tuple[str, Level]:
     """Number of known problems, with a level."""
     found = problems(state, most=1000)
     worst: Level = "bad" if any(level == "bad" for level, _ in found) else "warn"

@@ -13,6 +13,7 @@ import streamlit as st
 from core import wire
 from dashboard.decisions import models as dm
 from dashboard.overview import models as vm
+from dashboard.parts.export import note
 from dashboard.parts.format import NONE
 from dashboard.parts.shared import shared
 
@@ -31,6 +32,14 @@ def arrow_frame(frame: Any) -> Any:
         return pa.Table.from_pandas(frame, preserve_index=False)
     except pa.ArrowException:
         return frame
+
+
+def data_table(table: Any, *, alt: str, **more: Any) -> Any:
+    """A table, as Streamlit draws it with the options `more`; it can be taken along as a file.
+
+    `alt` says what it is: to who cannot see it, and to who takes it along.
+    """
+    return st.dataframe(note(table, alt), alt=alt, **more)
 
 
 def fleet_table(
@@ -54,7 +63,7 @@ def fleet_table(
         "fleet", *choice, given=(nodes if given is None else given,),
         make=lambda: arrow(vm.fleet_rows(nodes)),
     )  # fmt: skip
-    st.dataframe(
+    data_table(
         table,
         key=key,
         hide_index=True,
@@ -101,7 +110,7 @@ def select_table(
         if given is None
         else shared(key, *choice, given=given, make=lambda: arrow(rows))
     )
-    st.dataframe(
+    data_table(
         table, key=key, hide_index=True, placeholder=NONE, row_height=ROW_PX,
         height=table_height(len(rows), most=most), alt=alt,
         column_config={
@@ -140,7 +149,7 @@ def hot_table(
     selection: dict[str, Any] = {}
     if on_select is not None:
         selection = {"on_select": on_select, "selection_mode": "single-row"}
-    st.dataframe(
+    data_table(
         pd.DataFrame(list(rows)),
         key=key,
         hide_index=True,
@@ -179,7 +188,7 @@ def time_table(
         ),
         **{name: st.column_config.NumberColumn(format=_PERCENT) for name in percent},
     }
-    st.dataframe(
+    data_table(
         frame, key=key, hide_index=True, placeholder=NONE, row_height=ROW_PX, height=300,
         column_config=columns, alt=alt,
     )  # fmt: skip
@@ -200,7 +209,7 @@ def series_table(series: wire.Series, zone: tzinfo, zone_name: str) -> None:
             for name in ("TTFT p50", "TTFT p99", "TBT p50", "TBT p99")
         },
     }
-    st.dataframe(
+    data_table(
         table, key="series", hide_index=True, placeholder=NONE,
         row_height=ROW_PX, height=300, column_config=columns,
         alt="Measurements over time",
@@ -263,7 +272,7 @@ def decision_table(
     frame = pd.DataFrame(dm.table_rows(rows))
     frame["Time"] = pd.to_datetime(frame["Time"], utc=True).dt.tz_convert(zone)
     number, percent = st.column_config.NumberColumn, st.column_config.NumberColumn(format=_PERCENT)
-    st.dataframe(
+    data_table(
         frame,
         key=key,
         hide_index=True,
@@ -288,7 +297,7 @@ def decision_table(
 
 def candidate_table(rows: Sequence[dict[str, object]], *, key: str) -> None:
     """Candidates with their terms, inputs and why each lost."""
-    st.dataframe(
+    data_table(
         pd.DataFrame(list(rows)),
         key=key,
         hide_index=True,
@@ -305,6 +314,6 @@ def candidate_table(rows: Sequence[dict[str, object]], *, key: str) -> None:
 
 def plain_table(rows: Sequence[dict[str, object]], *, key: str, alt: str) -> None:
     """A few rows of text."""
-    st.dataframe(
+    data_table(
         pd.DataFrame(list(rows)), key=key, hide_index=True, height=table_height(len(rows)), alt=alt
     )

@@ -16,7 +16,7 @@ from dashboard.parts.components import heading, notice
 from dashboard.parts.format import NONE
 from dashboard.parts.live_plot import live_plot
 from dashboard.parts.page import act, part
-from dashboard.parts.tables import ROW_PX, plain_table, table_height
+from dashboard.parts.tables import ROW_PX, data_table, plain_table, table_height
 from dashboard.tuning import figures as tuning_figures
 from dashboard.tuning import models as tm
 from dashboard.tuning.draft import word
@@ -31,7 +31,7 @@ def revisions(found: wire.RevisionList) -> None:
     """The table; a selected row opens below it."""
     frame = pd.DataFrame(tm.revision_rows(found))
     frame["Time"] = pd.to_datetime(frame["Time"], utc=True).dt.tz_convert(session.zone())
-    chosen = st.dataframe(
+    chosen = data_table(
         frame, key="revisions", hide_index=True, row_height=ROW_PX, placeholder=NONE,
         height=table_height(len(frame), most=8), on_select="rerun", selection_mode="single-row",
         alt="Revisions, newest first",

@@ -21,7 +21,7 @@ from dashboard.parts.format import NONE
 from dashboard.parts.kept import kept
 from dashboard.parts.live_plot import live_plot
 from dashboard.parts.page import act, failure_notice, page, part
-from dashboard.parts.tables import ROW_PX, plain_table, table_height
+from dashboard.parts.tables import ROW_PX, data_table, plain_table, table_height
 
 PAGE_SIZE = 50
 THRESHOLDS_EVERY_S = 8.0
@@ -126,7 +126,7 @@ def _history() -> None:
         return
     frame = pd.DataFrame(bm.transition_rows(events))
     frame["Time"] = pd.to_datetime(frame["Time"], utc=True).dt.tz_convert(session.zone())
-    st.dataframe(
+    data_table(
         frame, key="transitions", hide_index=True, row_height=ROW_PX, placeholder=NONE,
         height=table_height(len(frame)), alt="Transitions, newest first",
         column_config={

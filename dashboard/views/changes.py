@@ -15,7 +15,7 @@ from dashboard.parts.components import heading, notice
 from dashboard.parts.format import NONE
 from dashboard.parts.live_plot import live_plot
 from dashboard.parts.page import failure_notice, page
-from dashboard.parts.tables import ROW_PX, plain_table, table_height
+from dashboard.parts.tables import ROW_PX, data_table, plain_table, table_height
 from dashboard.parts.window import words
 from dashboard.tuning.models import change_rows as pair_rows
 
@@ -71,7 +71,7 @@ def _table(shown: list[wire.EventView], *, more: bool) -> None:
     frame["Time"] = pd.to_datetime(frame["Time"], utc=True).dt.tz_convert(session.zone())
     rest = f"the newest {len(shown)}; narrow the range for older ones" if more else str(len(shown))
     heading("Changes", f"{rest}, {session.zone_name()}")
-    chosen = st.dataframe(
+    chosen = data_table(
         frame, key="changes", hide_index=True, row_height=ROW_PX, placeholder=NONE,
         height=table_height(len(frame)), on_select="rerun", selection_mode="single-row",
         alt="Changes, newest first",
@@ -82,10 +82,6 @@ def _table(shown: list[wire.EventView], *, more: bool) -> None:
             "Reason": st.column_config.TextColumn(width="medium"),
             "Details": st.column_config.TextColumn(width="large"),
         },
-    )  # fmt: skip
-    st.download_button(
-        "Download as CSV", frame.to_csv(index=False), file_name="changes.csv", mime="text/csv",
-        key="changes_csv", on_click="ignore",
     )  # fmt: skip
     rows = chosen["selection"]["rows"]
     wanted = st.query_params.get(EVENT)

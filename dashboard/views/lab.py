@@ -18,7 +18,7 @@ from dashboard.parts.components import heading, notice
 from dashboard.parts.format import NONE
 from dashboard.parts.live_plot import live_plot
 from dashboard.parts.page import act, failure_notice, page, part
-from dashboard.parts.tables import ROW_PX, plain_table, select_table, table_height
+from dashboard.parts.tables import ROW_PX, data_table, plain_table, select_table, table_height
 from dashboard.parts.theme import Level
 from dashboard.tuning.draft import draft_text
 
@@ -59,7 +59,7 @@ def _table(jobs: list[wire.LabJob]) -> None:
     frame = pd.DataFrame(lm.job_rows(jobs))
     frame["Asked at"] = pd.to_datetime(frame["Asked at"], utc=True).dt.tz_convert(session.zone())
     ids = [job.id for job in jobs]
-    st.dataframe(
+    data_table(
         frame, key="lab_table", hide_index=True, row_height=ROW_PX, placeholder=NONE,
         height=table_height(len(frame), most=5), selection_mode="single-row",
         on_select=lambda: _selected(ids), alt="Experiments, newest first",

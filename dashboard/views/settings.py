@@ -14,7 +14,7 @@ from dashboard.parts import acting
 from dashboard.parts import format as fmt
 from dashboard.parts.components import heading, notice
 from dashboard.parts.page import act, page, part
-from dashboard.parts.tables import ROW_PX, plain_table, table_height
+from dashboard.parts.tables import ROW_PX, data_table, plain_table, table_height
 from dashboard.settings import forms
 from dashboard.settings import models as sm
 from dashboard.settings.saved import views_section
@@ -120,7 +120,7 @@ def _audit() -> None:
         return
     frame = pd.DataFrame(sm.audit_rows(found.entries))
     frame["Time"] = pd.to_datetime(frame["Time"], utc=True).dt.tz_convert(session.zone())
-    st.dataframe(
+    data_table(
         frame, key="audit", hide_index=True, row_height=ROW_PX, placeholder=fmt.NONE,
         height=table_height(len(frame)), alt="Administrative acts, newest first",
         column_config={
@@ -130,12 +130,7 @@ def _audit() -> None:
         },
     )  # fmt: skip
     more = "; older ones: narrow the filters" if found.next else ""
-    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.download_button(
-            "Download as CSV", frame.to_csv(index=False), file_name="audit.csv", mime="text/csv",
-            key="audit_csv", on_click="ignore",
-        )  # fmt: skip
-        st.caption(f"The newest {fmt.counted(len(frame), 'act')}{more}.")
+    st.caption(f"The newest {fmt.counted(len(frame), 'act')}{more}.")
 
 
 page(main, key="settings", empty=None, live=False)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import httpx
+import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 from stack import Stack
@@ -230,4 +231,13 @@ def test_a_filtered_audit_is_exported(operator: Watched, stack: Stack) -> None:
     rows = list(csv.DictReader(coming.value.path().read_text().splitlines()))
     assert len(rows) == 3
     assert {r["tenant"] for r in rows} == {"audited"}
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Tables", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_text("3 rows")).to_be_visible()
+    dialog.get_by_text("parquet", exact=True).click()
+    with page.expect_download() as coming:
+        dialog.get_by_role("button", name="Download parquet").click()
+    assert coming.value.suggested_filename == "decisions-decisions-newest-first.parquet"
+    assert pq.read_table(coming.value.path()).num_rows == 3
     operator.check()

@@ -71,6 +71,11 @@ async def test_an_alert_fires_is_acknowledged_and_resolves(pair):
         note = {"note": "a canary of ours", "author": "ada"}
         kept = await ask(w, "/alerts/slo_burn_fast/acknowledge", wire.AlertView, body=note)
         assert kept.acknowledged.note == "a canary of ours"
+        shown = {a.name: a for a in (await ask(w, "/state", wire.FleetState)).alerts}
+        assert (shown["slo_burn_fast"].severity, shown["slo_burn_fast"].acknowledged) == (
+            "page",
+            True,
+        )
         await ask(w, "/alerts/panic/acknowledge", wire.ErrorBody, body=note, status=409)
         await ask(w, "/alerts/nothing/acknowledge", wire.ErrorBody, body=note, status=404)
         for _ in range(20_000):

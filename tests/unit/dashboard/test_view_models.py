@@ -145,3 +145,14 @@ def test_the_table_twin_has_each_step_newest_first() -> None:
     assert [r["Time"] for r in rows] == [point(1).at, point(0).at]
     assert rows[0]["TTFT p99 ms"] == 500.0
     assert rows[1]["TTFT p99 ms"] is None
+
+
+def test_alerts_that_nobody_has_heard_of_are_worst() -> None:
+    def shown(*alerts: wire.FiringAlert) -> tuple[str, str]:
+        return vm.alert_summary(state(node("a")).model_copy(update={"alerts": list(alerts)}))
+
+    page = wire.FiringAlert(name="slo_burn_fast", severity="page")
+    ticket = wire.FiringAlert(name="panic", severity="ticket")
+    assert shown() == ("0", "ok")
+    assert shown(page, ticket) == ("2", "bad")
+    assert shown(page.model_copy(update={"acknowledged": True}), ticket) == ("2", "warn")
