@@ -11,11 +11,12 @@ from pathlib import Path
 import plotly
 import streamlit as st
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from dashboard import sign_in
 from dashboard.lighter import lighten
+from dashboard.navigation import DEFAULT, address
 
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 _A_YEAR = "public, max-age=31536000, immutable"
@@ -39,11 +40,18 @@ async def _another_base(_request: Request) -> Response:
     return JSONResponse(None, headers={"Cache-Control": "no-store"})
 
 
+async def _first_page(request: Request) -> Response:
+    """The first page's own name, which Streamlit does not know as an address."""
+    query = f"?{request.url.query}" if request.url.query else ""
+    return RedirectResponse(address(DEFAULT) + query, 302)
+
+
 lighten()
 app = st.App(
     Path(__file__).with_name("app.py"),
     routes=[
         Route("/assets/plotly.min.js", _serve_chart_library),
+        Route(f"/{DEFAULT}", _first_page),
         *(Route(f"/{{page}}/_stcore/{name}", _another_base) for name in ("health", "host-config")),
         *sign_in.routes(),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import httpx
 import pytest
 from frames import frames_seen, watch_frames
 from oidc_provider import OidcProvider
@@ -79,6 +80,8 @@ def test_a_deep_link_restores_range_zone_filters_and_decision(plain: Watched, st
     page = plain.page
     rows = stack.get("/decisions", limit=50)["rows"]
     wanted = next(r for r in rows if r["outcome"])
+    by_name = httpx.get(f"{stack.console_url}/overview?tz=local", trust_env=False)
+    assert (by_name.status_code, by_name.headers["location"]) == (302, "/?tz=local")
     link = f"/decisions?range=1h&tz=local&outcome=ok&decision={wanted['id']}"
     page.goto(stack.console_url + link)
     expect(page.get_by_text("Where the time went")).to_be_visible()
