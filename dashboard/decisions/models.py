@@ -267,7 +267,7 @@ def prediction_rows(row: wire.DecisionRow) -> list[dict[str, object]]:
     )
     return [
         {
-            "": name,
+            "What": name,
             "Predicted": fmt.seconds(predicted),
             "Observed": fmt.seconds(observed or None),
             "Observed / predicted": (

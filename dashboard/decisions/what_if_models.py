@@ -34,7 +34,7 @@ def what_if_rows(told: wire.WhatIfView) -> list[dict[str, object]]:
         {
             "Rank": c.rank,
             "Node": c.node,
-            "": _mark(c),
+            "Mark": _mark(c),
             "Total": _figure(c.total),
             "Recorded total": _figure(c.recorded_total),
             **{f"term: {name}": _figure(c.terms.get(name)) for name in names},

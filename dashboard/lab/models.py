@@ -160,7 +160,7 @@ def point_rows(j: wire.LabJob) -> list[dict[str, object]]:
     return [
         {
             "Configuration": p.label,
-            "": _marks(p, j.best),
+            "Mark": _marks(p, j.best),
             **{NAMES[n]: figure_text(n, p.figures.get(n)) for n in shown},
             "TTFT against live": _against(base, p.figures.get("ttft_mean_s"), p.live),
         }

@@ -215,7 +215,7 @@ def conflict_rows(stale: wire.StaleDetail) -> list[dict[str, object]]:
                 f"Revision {stale.base}": word(was),
                 f"Theirs (revision {stale.live})": word(theirs[1]) if theirs else "unchanged",
                 "Yours (draft)": word(mine[1]) if mine else "unchanged",
-                "": "✕ both changed it" if mine and theirs else "",
+                "Conflict": "✕ both changed it" if mine and theirs else "",
             }
         )
     return rows

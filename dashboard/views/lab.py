@@ -112,7 +112,7 @@ def _result(job: wire.LabJob) -> None:
     _promote(job)
     select_table(
         lm.point_rows(job), key="lab_points", alt="All configurations with their figures",
-        columns={"": st.column_config.TextColumn(width=MARKS_PX)}, most=20,
+        columns={"Mark": st.column_config.TextColumn(width=MARKS_PX)}, most=20,
     )  # fmt: skip
     left, right = st.columns(2, gap="medium")
     with left:

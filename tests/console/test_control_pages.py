@@ -167,7 +167,7 @@ def test_a_decision_is_weighed_again_and_a_selection_compared(
     at.button(key="what_if_do").click().run()
     assert not at.exception
     weighed = rows(at, "Candidates weighed again")
-    assert sum("chosen" in str(r[""]) for r in weighed) in (1, 2)
+    assert sum("chosen" in str(r["Mark"]) for r in weighed) in (1, 2)
     assert "It would go to" in text(at)
     assert "Reading it is entered in the administrative audit" in text(at)
     assert not stack.get("/audit", action="prompt.read")["entries"]

@@ -74,7 +74,7 @@ def test_a_decision_weighed_again_marks_what_was_and_what_would_be() -> None:
         candidates=[candidate("b", chosen=True), candidate("a", recorded=True, rank=2)],
     )  # fmt: skip
     rows = wi.what_if_rows(told)
-    assert [r[""] for r in rows] == ["✓ would be chosen", "○ was chosen"]
+    assert [r["Mark"] for r in rows] == ["✓ would be chosen", "○ was chosen"]
     assert rows[0]["Total"] == 0.1235
     assert rows[0]["term: match"] == 0.1
     assert wi.tried_words(told) == ", with `linear.alpha` 0.5 → 0.9"

@@ -67,7 +67,7 @@ def test_a_conflict_shows_both_diffs_and_the_draft_can_be_rebased() -> None:
         theirs={"linear.alpha": [0.5, 0.9], "admission.ttft_slack": [1.0, 2.0]},
     )  # fmt: skip
     rows = {r["Parameter"]: r for r in dr.conflict_rows(stale)}
-    assert rows["linear.alpha"][""] == "✕ both changed it"
+    assert rows["linear.alpha"]["Conflict"] == "✕ both changed it"
     assert rows["linear.alpha"]["Theirs (revision 4)"] == "0.9"
     assert rows["policy"]["Theirs (revision 4)"] == "unchanged"
     assert rows["admission.ttft_slack"]["Yours (draft)"] == "unchanged"

@@ -70,7 +70,7 @@ def test_points_read_live_first_then_best_and_say_what_they_gain() -> None:
                 best="fast")  # fmt: skip
     rows = lm.point_rows(found)
     assert [r["Configuration"] for r in rows] == ["live", "fast", "slow"]
-    assert rows[1][""] == "★ best ◆ Pareto"
+    assert rows[1]["Mark"] == "★ best ◆ Pareto"
     assert rows[1]["TTFT against live"] == "better: lower by 50.0 %"
     assert lm.best_words(found) == "fast: mean TTFT 500 ms against 1 s live."
     assert "50 requests simulated under 3 configurations in 8 s" in lm.job_words(found)
