@@ -23,6 +23,8 @@ from core.wiring import configure_logging, running_service
 
 _BACKLOG = 2048
 _POLL_S = 0.05
+_READER_NICENESS = 10
+"""Whoever only reads gives way to whoever decides, where they share a machine."""
 _CLOSE_S = 3
 """After the drain: connections that idle are closed, streams that hang are cut."""
 
@@ -46,6 +48,7 @@ def run_history(settings: Settings) -> None:
     """Serve stored records until SIGTERM or Ctrl-C."""
     os.umask(0o077)
     configure_logging(settings.log_level, json=not sys.stderr.isatty())
+    os.nice(_READER_NICENESS)
     with contextlib.suppress(KeyboardInterrupt):
         uvloop.run(_serve_history(settings))
 

@@ -6,6 +6,7 @@ from elsewhere, and a read-only installation works.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import plotly
@@ -19,6 +20,8 @@ from dashboard.lighter import lighten
 from dashboard.navigation import DEFAULT, address
 
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+NICENESS = 10
+"""The scheduler goes first where both run on one machine."""
 _A_YEAR = "public, max-age=31536000, immutable"
 
 
@@ -46,6 +49,7 @@ async def _first_page(request: Request) -> Response:
     return RedirectResponse(address(DEFAULT) + query, 302)
 
 
+os.nice(NICENESS)
 lighten()
 app = st.App(
     Path(__file__).with_name("app.py"),

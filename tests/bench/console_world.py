@@ -25,6 +25,9 @@ START_S = 900.0
 PROBES = {"interval_s": 10.0, "timeout_s": 10.0, "scrape_interval_s": 4.0}
 """Rarer and more patient than by default: here the engines share the service's cores."""
 
+ELSEWHERE = ("nice", "-n", "10")
+"""Clients and engines have machines of their own: here they give way to what is measured."""
+
 
 @dataclass(slots=True)
 class World:
@@ -72,7 +75,7 @@ class World:
 
     def start_traffic(self, *, per_s: float, seed: int = 7) -> None:
         """Seeded conversations until the end."""
-        argv = [sys.executable, "-m", "core.cli", "workload", "--url", self.url]
+        argv = [*ELSEWHERE, sys.executable, "-m", "core.cli", "workload", "--url", self.url]
         argv += ["--model", MODEL, "--rate", str(per_s), "--seed", str(seed)]
         self.processes.start("traffic", argv)
 
@@ -95,7 +98,7 @@ def world(*, nodes: int, blocks: int = 0, database: str = "") -> Iterator[World]
 
 def _engines(processes: Processes, folder: Path, nodes: int, blocks: int) -> list[dict[str, Any]]:
     out = folder / "fleet.json"
-    argv = [sys.executable, "-m", "tests.bench.engine_host", "--nodes", str(nodes)]
+    argv = [*ELSEWHERE, sys.executable, "-m", "tests.bench.engine_host", "--nodes", str(nodes)]
     argv += ["--blocks", str(blocks), "--out", str(out)]
     child = processes.start("engines", argv)
     wait_until(out.exists, child, timeout_s=START_S, what="its engines")
