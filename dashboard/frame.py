@@ -40,6 +40,7 @@ def frame(open_views: Callable[[], None]) -> bool:
 
 def redraw_strip() -> None:
     """The strip of badges anew, in the place the frame keeps for it."""
+    _restate_ends()
     with st.session_state[_STRIP]:
         strip(_badges(session.look()))
 
@@ -124,6 +125,15 @@ def _address() -> None:
             st.query_params[name] = text
         elif given and not text:
             del st.query_params[name]
+
+
+def _restate_ends() -> None:
+    """Both ends into the address again, where they were lost: as a page changes, the browser and
+    the frame write to it at the same time."""
+    written: dict[str, str] = st.session_state.get("written_ends", {})
+    for name, text in written.items():
+        if text and not st.query_params.get(name):
+            st.query_params[name] = text
 
 
 def _badges(look: Look) -> list[str]:
