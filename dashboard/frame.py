@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from dashboard import session
 from dashboard.api.feed import Look
@@ -16,6 +17,7 @@ from dashboard.parts.theme import style_sheet
 from dashboard.parts.window import CHOICES, CUSTOM, LIVE_RANGE, parse, spell, words
 from dashboard.who import here, who_markup
 
+_RESTATE = "restate_ends"
 _STRIP = "strip"
 """Key of the place where the strip of badges stands."""
 
@@ -35,6 +37,7 @@ def frame(open_views: Callable[[], None]) -> bool:
     with left:
         st.session_state[_STRIP] = st.empty()
     redraw_strip()
+    st.session_state[_RESTATE] = True
     return tables
 
 
@@ -128,12 +131,14 @@ def _address() -> None:
 
 
 def _restate_ends() -> None:
-    """Both ends into the address again, where they were lost: as a page changes, the browser and
-    the frame write to it at the same time."""
+    """Both ends into the address once more, at a page's first refresh: as the page changes, the
+    browser and the frame write to it at the same time, and the browser may come last."""
+    ctx = get_script_run_ctx(suppress_warning=True)
+    if ctx is None or not ctx.fragment_ids_this_run or not st.session_state.pop(_RESTATE, False):
+        return
     written: dict[str, str] = st.session_state.get("written_ends", {})
-    for name, text in written.items():
-        if text and not st.query_params.get(name):
-            st.query_params[name] = text
+    if found := {name: text for name, text in written.items() if text}:
+        st.query_params.update(found)
 
 
 def _badges(look: Look) -> list[str]:
