@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,13 @@ from postgres_server import NoPostgres, PostgresServer
 # Timings never decide a test: a busy machine is no failure.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+@pytest.fixture(autouse=True)
+def _main_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main module as it was: Streamlit's runner puts each page in its place, and a process
+    that a later test spawns would run that page anew."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
 
 @pytest.fixture(scope="session")
