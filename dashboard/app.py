@@ -6,7 +6,7 @@ import streamlit as st
 
 from dashboard import oidc, session
 from dashboard.addresses import heed, show_unheeded
-from dashboard.frame import frame
+from dashboard.frame import frame, write_address
 from dashboard.live import follow_strip
 from dashboard.navigation import DEFAULT, Entry, present
 from dashboard.parts.export import begin_page, export_tables
@@ -31,12 +31,13 @@ if session.must_sign_in():
 else:
     if why := oidc.problem():
         st.error(why)
-    heed(page.url_path or DEFAULT)
     name = page.url_path or DEFAULT
+    heed(name)
     tables = frame(lambda: views_dialog(name, page.title))
     show_unheeded()
     begin_page()
     page.run()
     follow_strip()
+    write_address(name)
     if tables:
         export_tables(name)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import streamlit as st
-from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from dashboard import session
 from dashboard.api.feed import Look
@@ -17,7 +16,6 @@ from dashboard.parts.theme import style_sheet
 from dashboard.parts.window import CHOICES, CUSTOM, LIVE_RANGE, parse, spell, words
 from dashboard.who import here, who_markup
 
-_RESTATE = "restate_ends"
 _STRIP = "strip"
 """Key of the place where the strip of badges stands."""
 
@@ -28,7 +26,7 @@ def frame(open_views: Callable[[], None]) -> bool:
     True where the reader asked for the tables of the page, which is still to be drawn.
     """
     st.html(style_sheet(session.colours()))
-    _address()
+    _heed_address()
     left, right = st.columns([5, 6], vertical_alignment="center")
     with right:
         tables = _controls(open_views)
@@ -37,13 +35,11 @@ def frame(open_views: Callable[[], None]) -> bool:
     with left:
         st.session_state[_STRIP] = st.empty()
     redraw_strip()
-    st.session_state[_RESTATE] = True
     return tables
 
 
 def redraw_strip() -> None:
     """The strip of badges anew, in the place the frame keeps for it."""
-    _restate_ends()
     with st.session_state[_STRIP]:
         strip(_badges(session.look()))
 
@@ -109,36 +105,36 @@ def _ends() -> None:
             st.datetime_input(label, None, key=name, step=60, width=210, format="YYYY-MM-DD")
 
 
-def _address() -> None:
-    """Keep both ends in the address.
-
-    Done by hand: a bound widget leaves out the value it is first drawn with. An address that
-    differs from what was written last came from a link or the Back button, and wins.
+def _heed_address() -> None:
+    """Both ends from the address, by hand: a bound widget leaves out the value it is first drawn
+    with. An address that differs from what was written last came from a link or the Back button,
+    and wins.
     """
     written: dict[str, str] = st.session_state.setdefault("written_ends", {})
-    fixed = (st.query_params.get("range") or st.session_state.get("range")) == CUSTOM
     for name in ("from", "to"):
         given = st.query_params.get(name, "")
         if given and given != written.get(name):
             st.session_state[name] = parse(given)
-        at = st.session_state.get(name)
-        text = spell(at) if fixed and at is not None else ""
-        written[name] = text
-        if text:  # also where it is known: another page's address comes without it
-            st.query_params[name] = text
-        elif given and not text:
-            del st.query_params[name]
 
 
-def _restate_ends() -> None:
-    """Both ends into the address once more, at a page's first refresh: as the page changes, the
-    browser and the frame write to it at the same time, and the browser may come last."""
-    ctx = get_script_run_ctx(suppress_warning=True)
-    if ctx is None or not ctx.fragment_ids_this_run or not st.session_state.pop(_RESTATE, False):
+def write_address(page: str) -> None:
+    """Both ends into the address, once the page is drawn.
+
+    Where the page changes, the browser writes an address without them, and would drop what comes
+    before that.
+    """
+    fixed = session.chosen_range() == CUSTOM
+    ends = {name: st.session_state.get(name) if fixed else None for name in ("from", "to")}
+    texts = {name: spell(at) if at is not None else "" for name, at in ends.items()}
+    st.session_state["written_ends"] = texts
+    shown = {name: st.query_params.get(name, "") for name in texts}
+    was, st.session_state["address_of"] = st.session_state.get("address_of"), page
+    if texts == shown and was == page:
         return
-    written: dict[str, str] = st.session_state.get("written_ends", {})
-    if found := {name: text for name, text in written.items() if text}:
-        st.query_params.update(found)
+    st.query_params.update({name: text for name, text in texts.items() if text})
+    for name, text in texts.items():
+        if shown[name] and not text:
+            del st.query_params[name]
 
 
 def _badges(look: Look) -> list[str]:
