@@ -235,9 +235,7 @@ class Conductor(Roster):
         if standing.count == fleet.capacity <= FEW and not self.trust.doubted:
             case.listed = self.index.match_few(case.keys)
             return
-        case._held = case._match = self.match(case.keys)
-        if standing.count != fleet.capacity:
-            case._match = np.where(standing.mask, case._held, 0)
+        case.took(self.match(case.keys))
 
     def _within_all_limits(self, request: Request) -> bool:
         """Whether no node's length or queue limit can bite, so that none has to be compared."""

@@ -215,6 +215,8 @@ def list_audit(
     if json:
         typer.echo(jsonlib.dumps([_shown(e) for e in found], default=str, indent=2))
         return
+    if not found:
+        typer.echo("no entry fits")
     for e in found:
         who = f"{e.actor} ({e.kind})" + (f" from {e.peer}" if e.peer else "")
         what = f"{e.action} {e.target}".rstrip()

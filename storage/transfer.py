@@ -41,7 +41,7 @@ from storage import models
 from storage.insert import Inserter, Row, insert_new
 from storage.rows import COLUMNS
 from storage.types import from_micros, to_micros
-from storage.walks import JOINED
+from storage.walks import PLACED
 
 AUDIT = "audit"
 FORMATS = ("csv", "parquet")
@@ -153,7 +153,7 @@ def source_of(name: str) -> _Source:
         theirs = [c for c in o.c if c.name not in ("decision_id", "decided_us", "prefill_node")]
         columns = (*d.c, *(c.label(f"outcome_{c.name}") for c in theirs))
         key: tuple[ColumnElement[Any], ...] = (d.c.at_us, d.c.id)
-        return _Source(columns, tuple(c.name for c in columns), key, d.outerjoin(o, JOINED))
+        return _Source(columns, tuple(c.name for c in columns), key, PLACED)
     if name not in _KEYS:
         raise BadRequest(f"table: {name!r} is not one of {', '.join(NAMES)}", field="table")
     table = models.metadata.tables[name]

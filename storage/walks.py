@@ -21,28 +21,27 @@ from storage.models import PREVAILING, decisions, outcomes
 
 PREFIX_MIN = 8
 """Shorter texts are compared with whole ids only: too many ids would begin with them."""
-JOINED = and_(outcomes.c.decided_us == decisions.c.at_us, outcomes.c.decision_id == decisions.c.id)
-PLACED = decisions.outerjoin(outcomes, JOINED)
 _ENTRY = outcomes.alias("entry")
 """Outcomes as the partial indexes hold them: walked without looking up their rows."""
 _OTHER = decisions.alias("other")
 """Decisions as an index that is probed holds them."""
 _AS_ASKED = outcomes.alias("as_asked")
-ENDED = _ENTRY.join(
-    decisions,
-    and_(decisions.c.at_us == _ENTRY.c.decided_us, decisions.c.id == _ENTRY.c.decision_id),
-).join(
-    outcomes,
-    and_(
-        outcomes.c.decided_us == _ENTRY.c.decided_us,
-        outcomes.c.decision_id == _ENTRY.c.decision_id,
-    ),
-)
 _HIGH = "\U0010ffff"
 RARE_KINDS = tuple(kind.value for kind in OutcomeKind if kind is not OutcomeKind.OK)
 """Ends that have a partial index."""
 _Columns = ReadOnlyColumnCollection[str, Any]
 _Condition = ColumnElement[bool]
+
+
+def _ends(o: _Columns, at_us: ColumnElement[int], key: ColumnElement[str]) -> _Condition:
+    """Whether it is the outcome of the decision of that time and id."""
+    return and_(o.decided_us == at_us, o.decision_id == key)
+
+
+PLACED = decisions.outerjoin(outcomes, _ends(outcomes.c, decisions.c.at_us, decisions.c.id))
+ENDED = _ENTRY.join(decisions, _ends(_ENTRY.c, decisions.c.at_us, decisions.c.id)).join(
+    outcomes, _ends(outcomes.c, _ENTRY.c.decided_us, _ENTRY.c.decision_id)
+)
 
 
 class Branch(NamedTuple):

@@ -71,7 +71,7 @@ class Ledger:
         self.void_releases = 0
         self.mean_prefill_s = 0.0
         self.priorities: dict[int, int] = {}
-        """Open requests by priority class, without class 0, which most are of."""
+        """Open requests by priority class."""
         self.on_first_token: Callable[[Reservation, float], None] = _nobody
         self.on_close: Callable[[Reservation, Outcome, float], None] = _nobody
         self._serial = 0
@@ -89,20 +89,18 @@ class Ledger:
         if now > self._seen_s:
             self._seen_s = now
         request, moved = decision.request, decision.decode_slot != decision.prefill_slot
-        new_tokens = request.prompt_tokens - decision.prefix_tokens
         made = Reservation(
             self,
             self._serial,
             decision,
-            new_tokens if new_tokens > 0 else 0,
+            decision.new_tokens,
             moved,
             request.prompt_tokens + request.output_tokens_expected,
             tbt_slo_s,
             now,
         )
         self.open[self._serial] = made
-        if request.priority:
-            self.priorities[request.priority] = self.priorities.get(request.priority, 0) + 1
+        self.priorities[request.priority] = self.priorities.get(request.priority, 0) + 1
         n = self.begun if self.begun < _MEAN_OVER else _MEAN_OVER
         self.mean_prefill_s += (decision.predicted.prefill_s - self.mean_prefill_s) / n
         self._enter_queue(made, now)
@@ -139,8 +137,7 @@ class Ledger:
             cells.kv_tokens[slot] += prompt
         else:
             cells.kv_tokens[slot] += r.kv_tokens
-            if d.request.output_tokens_expected:
-                self._expect_end(r, place, now)
+            self._expect_end(r, place, now)
 
     def _enqueue(
         self, place: _Place, slot: int, key: int, seconds: float, tokens: float, now: float
@@ -165,8 +162,7 @@ class Ledger:
         d = r.decision
         if not d.request.output_tokens_expected:
             return
-        if r._ends_s is not None:
-            self._forget_end(r, place)
+        self._forget_end(r, place)
         wait_s = d.predicted.ttft_s if r.prefilled_s is None else 0.0
         r._ends_s = now + wait_s + d.request.output_tokens_expected * d.predicted.tbt_s
         insort(place.ends, r._ends_s)
@@ -224,8 +220,7 @@ class Ledger:
             self._release_prefill(r, place)
         del self.open[r.key]
         self.closed[outcome.kind] = self.closed.get(outcome.kind, 0) + 1
-        if d.request.priority:
-            self._uncount(d.request.priority)
+        self._uncount(d.request.priority)
         self.on_close(r, outcome, now)
 
     def _uncount(self, priority: int) -> None:
@@ -286,8 +281,7 @@ class Ledger:
             cells.kv_tokens[slot] -= prompt
         else:
             cells.kv_tokens[slot] -= r.kv_tokens
-            if r._ends_s is not None:
-                self._forget_end(r, place)
+            self._forget_end(r, place)
 
     # -- time that a pipeline group takes on its other members -----------------------------------
 
@@ -312,8 +306,7 @@ class Ledger:
     @property
     def top_priority(self) -> int:
         """Highest priority class in flight; 0 when idle."""
-        top = max(self.priorities, default=0)
-        return 0 if top < 0 and sum(self.priorities.values()) < len(self.open) else top
+        return max(self.priorities, default=0)
 
     # -- questions ---------------------------------------------------------------------------
 

@@ -122,17 +122,11 @@ class PrefixIndex:
         root_key is then `root` (it only names the tree the run belongs to).
         """
         if keys:
-            lane = self._lanes.by_slot.get(slot)
-            if lane is None or lane.approximate_blocks:
-                lane = self._exact(slot)
-            self._table.store(lane, keys, medium, parent, root)
+            self._table.store(self._exact(slot), keys, medium, parent, root)
 
     def remove(self, slot: Slot, keys: Sequence[int], *, medium: Medium = Medium.GPU) -> None:
         """The node no longer holds `keys` in `medium`; unknown keys are ignored."""
-        lane = self._lanes.by_slot.get(slot)
-        if lane is None or lane.approximate_blocks:
-            lane = self._exact(slot)
-        self._table.remove(lane, keys, medium=medium)
+        self._table.remove(self._exact(slot), keys, medium=medium)
 
     def record_route(self, slot: Slot, keys: Sequence[int], now: float, *, root: int = 0) -> None:
         """A prompt was sent to an approximate node, which will hold it; exact nodes ignore it.
@@ -307,7 +301,7 @@ class PrefixIndex:
         return lane
 
     def _exact(self, slot: Slot) -> Lane:
-        lane = self._lanes.by_slot.get(slot) or self._lane(slot)
+        lane = self._lane(slot)
         if lane.approximate_blocks:
             raise ValueError(f"slot {slot} follows the routing history and takes no events")
         return lane

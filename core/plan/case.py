@@ -66,6 +66,12 @@ class Case(msgspec.Struct, eq=False):
     _held: Ints | None = None
     _match: Ints | None = None
 
+    def took(self, held: Ints) -> None:
+        """Matched tokens by slot, as the index tells them of every node."""
+        standing, self._held = self.standing, held
+        everyone = standing.count == len(held)
+        self._match = held if everyone else np.where(standing.mask, held, 0)
+
     @property
     def held(self) -> Ints:
         """Matched tokens by slot, on any node."""

@@ -277,8 +277,7 @@ class World:
         r = self.records
         r.attempts[i] += 1
         r.reachable[i] = decision.reachable_tokens
-        p = decision.predicted
-        r.predicted_s[i] = p.queue_s + p.transfer_s + p.prefill_s
+        r.predicted_s[i] = decision.predicted.ttft_s
         return Job(
             index=i,
             request=decision.request,

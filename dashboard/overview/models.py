@@ -111,8 +111,13 @@ def fleet_notice(state: wire.FleetState) -> Notice | None:
 
 def not_used(parameter: str, value: str, wanted: str) -> Notice:
     """That a parameter of the address could not be used, and what it takes."""
+    return unused(parameter, value, f"`{parameter}` takes {wanted}.")
+
+
+def unused(parameter: str, value: str, why: str) -> Notice:
+    """That a part of the address was left out, and why."""
     shown = value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}…"
-    return Notice("warn", f"Not used: {parameter}={shown}", f"`{parameter}` takes {wanted}.")
+    return Notice("warn", f"Not used: {parameter}={shown}", why)
 
 
 def forbidden_notice(least: str, role: str) -> Notice:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from dashboard.overview.models import Notice, not_used
+from dashboard.overview.models import Notice, not_used, unused
 from dashboard.parts.window import CHOICES, CUSTOM, SPAN_MAX, parse
 
 ZONES = ("UTC", "local")
@@ -27,7 +27,7 @@ def complaints(given: Mapping[str, str], known: Mapping[str, Sequence[str]]) -> 
     for name, value in given.items():
         if name not in EVERYWHERE and name not in known:
             takes = f"This page takes {', '.join(known)}." if known else "This page takes none."
-            yield Notice("warn", f"Not used: {name}={value[:60]}", takes)
+            yield unused(name, value, takes)
         elif name in choices and value not in choices[name]:
             yield not_used(name, value, _one_of(choices[name]))
         elif name in ("from", "to") and parse(value) is None:

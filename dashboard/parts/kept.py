@@ -16,6 +16,8 @@ T = TypeVar("T")
 ENTRIES_MAX = 512
 GRACE_S = 10.0
 """So much older an answer may be for those who come while it is read again."""
+MEANWHILE_S = 120.0
+"""An answer that old is shown at once, where the next refresh shows the new one."""
 
 
 class Kept:

@@ -14,15 +14,13 @@ from dashboard.parts import acting
 from dashboard.parts import format as fmt
 from dashboard.parts.components import heading, notice
 from dashboard.parts.drawn import drawn
-from dashboard.parts.kept import kept
+from dashboard.parts.kept import MEANWHILE_S, kept
 from dashboard.parts.live_plot import live_plot, prepared
 from dashboard.parts.page import page, part
 from dashboard.parts.shared import shared
 from dashboard.parts.tables import select_table
 
 READ_EVERY_S = 8.0
-MEANWHILE_S = 120.0
-"""An answer that old is shown at once; the next refresh shows the new one."""
 
 
 def main(state: wire.FleetState | None = None) -> None:

@@ -12,7 +12,7 @@ from dashboard.overview import models as vm
 from dashboard.parts import acting, figures
 from dashboard.parts.components import heading, notice, problem_list, tile_grid
 from dashboard.parts.drawn import drawn
-from dashboard.parts.kept import kept
+from dashboard.parts.kept import MEANWHILE_S, kept
 from dashboard.parts.live_plot import Prepared, live_plot, prepared
 from dashboard.parts.marks import Mark, marks
 from dashboard.parts.page import page
@@ -20,8 +20,6 @@ from dashboard.parts.shared import shared
 from dashboard.parts.tables import fleet_table, series_table
 
 CHANGES_EVERY_S = 8.0
-MEANWHILE_S = 120.0
-"""Marks that old are shown at once; the next refresh shows the new ones."""
 EVENTS_READ = 400
 
 

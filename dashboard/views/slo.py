@@ -15,7 +15,7 @@ from dashboard.parts import acting
 from dashboard.parts import format as fmt
 from dashboard.parts.components import heading, notice, tile_grid
 from dashboard.parts.drawn import drawn
-from dashboard.parts.kept import kept
+from dashboard.parts.kept import MEANWHILE_S, kept
 from dashboard.parts.live_plot import Prepared, live_plot, prepared
 from dashboard.parts.page import page, part
 from dashboard.parts.shared import shared
@@ -25,8 +25,6 @@ from dashboard.slo import figures as slo_figures
 from dashboard.slo import models as sm
 
 READ_EVERY_S = 8.0
-MEANWHILE_S = 120.0
-"""An answer that old is shown at once; the next refresh shows the new one."""
 
 
 def main(_: wire.FleetState | None = None) -> None:

@@ -28,12 +28,6 @@ EDGE = (13, 14, 15)
 
 
 @pytest.fixture
-def storage(record_url: str) -> Iterator[Storage]:
-    with open_storage(record_url) as opened:
-        yield opened
-
-
-@pytest.fixture
 def engine(record_url: str) -> Iterator[Engine]:
     made = writer_engine(record_url, connections=2)
     yield made

@@ -15,17 +15,11 @@ from storage.database import writer_engine
 from storage.figures import MICROS, from_rows
 from storage.rollups import RollUp
 from storage.series import cover
-from storage.store import Storage, Store, open_storage
+from storage.store import Storage, Store
 from storage.summary_models import FLEET
 from storage.types import to_micros
 
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture
-def storage(record_url: str) -> Iterator[Storage]:
-    with open_storage(record_url) as opened:
-        yield opened
 
 
 @pytest.fixture

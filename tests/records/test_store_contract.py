@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -31,15 +30,9 @@ from storage import decisions
 from storage.database import writer_engine
 from storage.histogram import RELATIVE_ERROR
 from storage.rollups import RollUp
-from storage.store import Storage, Store, open_storage
+from storage.store import Store, open_storage
 
 HOSTILE = ["'", '"', "%", "_", "a%b", "'; DROP TABLE decisions; --", "\\", "é\u202e", "*"]
-
-
-@pytest.fixture
-def storage(record_url: str) -> Iterator[Storage]:
-    with open_storage(record_url) as opened:
-        yield opened
 
 
 def numbers(rows: tuple[StoredDecision, ...]) -> list[int]:

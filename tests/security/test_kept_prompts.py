@@ -147,6 +147,8 @@ async def test_a_kept_prompt_is_for_admins_and_for_a_time(tmp_path, caplog):
     assert CANARY.encode() in everything
     for secret, what in SECRETS.items():
         assert secret.encode() not in everything, what
+    none = CliRunner().invoke(app, ["audit", "list", "--actor", "nobody", *config(tmp_path)])
+    assert none.stdout == "no entry fits\n"
 
 
 def config(folder):
