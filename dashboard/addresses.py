@@ -59,6 +59,15 @@ def heed(page: str) -> None:
     st.session_state[_HELD] = (page, [*held, *(n for n in found if n.title not in known)])
 
 
+def also_unheeded(found: Notice) -> None:
+    """Say with the rest what only the page could find out, before a widget drops it."""
+    page, held = st.session_state[_HELD]
+    if found.title in st.session_state[_SEEN] or any(found.title == n.title for n in held):
+        return
+    st.session_state[_HELD] = (page, [*held, found])
+    st.rerun()
+
+
 def show_unheeded() -> None:
     """Say what of the address is not used."""
     held: list[Notice] = st.session_state[_HELD][1]

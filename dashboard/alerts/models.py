@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, tzinfo
 
 from core import wire
-from dashboard.breaker.models import evidence_words
+from dashboard.alerts.evidence import alert_evidence
 from dashboard.overview.models import Tile
 from dashboard.parts import format as fmt
 from dashboard.parts.theme import Figure, Level, Palette, layout
@@ -110,9 +110,8 @@ def alert_text(a: wire.AlertView, units: dict[str, str], now: datetime) -> str:
         parts.append(f"worst {value_words(a.worst, unit)}")
     if a.since is not None and a.state in ("firing", "pending"):
         parts.append(f"for {fmt.seconds((now - a.since).total_seconds())}")
-    found = evidence_words({k: v for k, v in a.evidence.items() if k not in ("value", "limit")})
-    if found:
-        parts.append(f"evidence: {found}")
+    if found := alert_evidence(a.name, a.evidence):
+        parts.append(found)
     if a.acknowledged is not None:
         parts.append(f"{a.acknowledged.author} knows of it: {a.acknowledged.note}")
     return "; ".join(parts) + "."

@@ -32,12 +32,12 @@ def breaker_dialog(nodes: list[str], target: str, action: str) -> None:
         minutes = ENDS[str(st.selectbox("For how long", options, key=f"breaker_ends_{kind}"))]
     act = Act("" if chosen == bm.GLOBAL else str(chosen), str(kind), minutes)
     st.caption(f"{act.words}. {_effect(act)}")
-    reason = acting.reason_field("breaker_reason")
-    sure = acting.typed(act.confirm, "breaker_word") if act.confirm else True
-    if act.missing:
-        st.caption(f"✕ {act.missing}")
-    ready = bool(reason) and sure and not act.missing
-    if st.button(act.words, key="breaker_do", type="primary", disabled=not ready):
+    form = acting.Form()
+    reason = form.reason("breaker_reason")
+    if act.confirm:
+        form.typed(act.confirm, "breaker_word")
+    form.need(not act.missing, act.missing)
+    if form.go(act.words, key="breaker_do"):
         _do(act, reason)
 
 
@@ -54,5 +54,4 @@ def _do(act: Act, reason: str) -> None:
         author=acting.author(),
         seconds=None if act.minutes is None else act.minutes * 60,
     )
-    acting.attempt(lambda: acting.control().switch(act.target, asked), f"Done: {act.words}")
-    st.rerun()
+    acting.carry_out(lambda: acting.control().switch(act.target, asked), f"Done: {act.words}")

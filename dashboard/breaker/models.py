@@ -264,6 +264,10 @@ def evidence_words(data: dict[str, object]) -> str:
 def _plain(name: str, value: object) -> str:
     if name.endswith("_s") and isinstance(value, (int, float)):
         return fmt.seconds(float(value))
+    if isinstance(value, list):
+        return ", ".join(_plain("", v) for v in value) or "none"
+    if isinstance(value, dict):
+        return f"({evidence_words(value)})"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return word(value) if not isinstance(value, (dict, list)) else str(value)
+        return word(value)
     return fmt.figure(float(value))

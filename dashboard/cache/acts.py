@@ -16,26 +16,28 @@ def copy_dialog(key: str, nodes: Sequence[str]) -> None:
     """Ask for the target and the reason, and start it."""
     st.markdown(f"Prefix `{key}`. The service chooses the quickest way that the engines offer.")
     target = st.selectbox("To node", list(nodes), key="copy_target", index=None)
-    reason = acting.reason_field("copy_reason")
-    ready = bool(target and reason)
-    if st.button("Copy", key="copy_do", type="primary", disabled=not ready):
+    form = acting.Form()
+    form.need(target, "To node: choose one.")
+    reason = form.reason("copy_reason")
+    if form.go("Copy", key="copy_do"):
         asked = wire.MigrationAsk(
             prefix=key, target=str(target), reason=reason, author=acting.author()
         )
-        acting.attempt(
+        acting.carry_out(
             lambda: fleet().migrate(asked),
             f"The copy to {target} is on its way",
             "The Migrations view shows how it goes.",
         )
-        st.rerun()
 
 
 @st.dialog("Give up a migration")
 def cancel_dialog(move: wire.MigrationView) -> None:
     """Ask for the reason, and cancel."""
     st.markdown(f"Prefix `{move.prefix}` from {move.source} to {move.target}, {move.state}.")
-    reason = acting.reason_field("cancel_reason")
-    if st.button("Give it up", key="cancel_do", type="primary", disabled=not reason):
+    form = acting.Form()
+    reason = form.reason("cancel_reason")
+    if form.go("Give it up", key="cancel_do"):
         why = wire.MigrationCancel(reason=reason, author=acting.author())
-        acting.attempt(lambda: fleet().cancel_migration(move.id, why), "The migration is given up")
-        st.rerun()
+        acting.carry_out(
+            lambda: fleet().cancel_migration(move.id, why), "The migration is given up"
+        )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import tzinfo
 
 from core import wire
+from dashboard.alerts.evidence import alert_evidence
 from dashboard.breaker.models import evidence_words
 from dashboard.parts import format as fmt
 from dashboard.parts.theme import Figure, Palette, layout
@@ -25,7 +26,10 @@ LANES: dict[str, tuple[str, ...]] = {
 OTHER = "Other"
 ALL = "all"
 _SYMBOLS = tuple("circle diamond square triangle-up cross x star pentagon hexagon".split())
-_HIDDEN = frozenset("author actor reason changes scheduled revision before cause base kind".split())
+_HIDDEN = frozenset(
+    "author actor reason changes scheduled revision before cause base kind evidence".split()
+)
+"""Told elsewhere in the row; a guard's evidence is its reason."""
 WORDS_MAX = 220
 
 
@@ -70,9 +74,19 @@ def details(e: wire.EventView) -> str:
     before = str(e.data.get("before", "")).replace("_", " ")
     cause = str(e.data.get("cause", "")).replace("_", " ")
     parts += [f"was {before}" if before else "", cause]
-    parts.append(evidence_words({k: v for k, v in e.data.items() if k not in _HIDDEN}))
+    rest = {k: v for k, v in e.data.items() if k not in _HIDDEN}
+    parts.append(_alert(rest) if e.kind.startswith("alert.") else evidence_words(rest))
     text = "; ".join(p for p in parts if p)
     return text if len(text) <= WORDS_MAX else text[: WORDS_MAX - 1] + "…"
+
+
+def _alert(data: dict[str, object]) -> str:
+    """What was alerted, how far from the limit, and what stands behind it."""
+    value, limit = data.get("value"), data.get("limit")
+    known = isinstance(value, (int, float)) and isinstance(limit, (int, float))
+    far = f"{fmt.figure(value)} where the limit is {fmt.figure(limit)}" if known else ""  # type: ignore[arg-type]
+    found = alert_evidence(str(data.get("alert", "")), data)
+    return "; ".join(p for p in (str(data.get("summary", "")), far, found) if p)
 
 
 def _pair(value: object) -> bool:

@@ -40,17 +40,18 @@ def lab_form(sources: wire.LabSources, view: wire.TunablesView, policies: wire.P
     problem = wrong
     if not problem and runs > sources.runs_max:
         problem = f"{runs} runs are more than {sources.runs_max}; take fewer values or seeds."
+    form = acting.Form()
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        reason = acting.reason_field("lab_reason")
-        hint = problem or ("" if reason else "Say why, for whoever reads the list.")
-        if act(f"Run {runs} {'run' if runs == 1 else 'runs'}", key="lab_run", type="primary",
-               why_not=hint):  # fmt: skip
-            asked = wire.LabAsk(
-                method=cast(Any, method), source=source, requests=requests, fleet=fleet, load=load,
-                seeds=seeds, policy=policy, axes=axes, reason=reason, author=acting.author(),
-                arms=[wire.LabArm(policy=name) for name in arms],
-            )  # fmt: skip
-            _submit(asked)
+        reason = form.reason("lab_reason")
+        label = f"Run {fmt.counted(runs, 'run')}"
+        pressed = act(label, key="lab_run", type="primary", why_not=problem)
+    if pressed and form.complete():
+        asked = wire.LabAsk(
+            method=cast(Any, method), source=source, requests=requests, fleet=fleet, load=load,
+            seeds=seeds, policy=policy, axes=axes, reason=reason, author=acting.author(),
+            arms=[wire.LabArm(policy=name) for name in arms],
+        )  # fmt: skip
+        _submit(asked)
     if problem:
         notice(Notice("warn", "Not ready", problem))
 

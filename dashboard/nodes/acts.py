@@ -51,11 +51,11 @@ def records() -> FleetClient:
 @st.dialog("Take in or out of service")
 def _take_out(node: str, name: NodeAct) -> None:
     st.markdown(f"**{name.capitalize()} {node}.** {EFFECT[name]}")
-    reason = acting.reason_field("node_reason")
-    if _confirmed(f"{name.capitalize()} {node}", ready=bool(reason)):
+    form = acting.Form()
+    reason = form.reason("node_reason")
+    if form.go(f"{name.capitalize()} {node}", key="node_do"):
         why = wire.ActionReason(reason=reason, author=acting.author())
-        acting.attempt(lambda: fleet().node_act(node, name, why), f"Done: {name} {node}")
-        _done()
+        acting.carry_out(lambda: fleet().node_act(node, name, why), f"Done: {name} {node}")
 
 
 @st.dialog("Weight")
@@ -67,21 +67,20 @@ def _weight(node: str, weight: float) -> None:
         "Weight", min_value=WEIGHT_MIN, max_value=WEIGHT_MAX, value=weight, step=0.1,
         format="%.2f", key="node_weight_value",
     )  # fmt: skip
-    reason = acting.reason_field("node_weight_reason")
-    if _confirmed(f"Set the weight of {node}", ready=bool(reason)):
+    form = acting.Form()
+    reason = form.reason("node_weight_reason")
+    if form.go(f"Set the weight of {node}", key="node_do"):
         change = wire.NodeChange(weight=float(value), reason=reason, author=acting.author())
-        acting.attempt(lambda: fleet().change_node(node, change), f"{node} weighs {value:g} now")
-        _done()
+        acting.carry_out(lambda: fleet().change_node(node, change), f"{node} weighs {value:g} now")
 
 
 @st.dialog("Note")
 def _note(node: str, text: str) -> None:
     st.markdown(f"What others should know about **{node}**. An empty note clears it.")
     note = st.text_area("Note", text, max_chars=1000, key="node_note_text")
-    if _confirmed("Keep the note", ready=True):
+    if acting.Form().go("Keep the note", key="node_do"):
         change = wire.NodeChange(note=note.strip(), author=acting.author())
-        acting.attempt(lambda: fleet().change_node(node, change), f"The note of {node} is kept")
-        _done()
+        acting.carry_out(lambda: fleet().change_node(node, change), f"The note of {node} is kept")
 
 
 @st.dialog("Remove a node")
@@ -90,20 +89,14 @@ def _remove(node: str) -> None:
         f"**{node} is forgotten**: its cache, its breaker, its place in the fleet. Requests on "
         "it go on. Drain it first if nothing on it may be cut short by its shutdown."
     )
-    reason = acting.reason_field("node_remove_reason")
-    sure = acting.typed(node, "node_remove_word")
-    if _confirmed(f"Remove {node}", ready=bool(reason) and sure):
+    form = acting.Form()
+    reason = form.reason("node_remove_reason")
+    form.typed(node, "node_remove_word")
+    if form.go(f"Remove {node}", key="node_do"):
         why = wire.ActionReason(reason=reason, author=acting.author())
-        if acting.attempt(lambda: fleet().remove_node(node, why), f"{node} is removed"):
-            st.query_params.pop("node", None)
-        _done()
+        acting.carry_out(lambda: _removed(node, why), f"{node} is removed")
 
 
-def _done() -> None:
-    """After an act: the page is drawn anew, from a state that knows of it."""
-    session.feed().poll()
-    st.rerun()
-
-
-def _confirmed(label: str, *, ready: bool) -> bool:
-    return bool(st.button(label, key="node_do", type="primary", disabled=not ready))
+def _removed(node: str, why: wire.ActionReason) -> None:
+    fleet().remove_node(node, why)
+    st.query_params.pop("node", None)

@@ -75,18 +75,52 @@ def told() -> None:
         notice(found)
 
 
-def reason_field(key: str) -> str:
-    """The reason every act needs; empty while it is too short."""
-    text = st.text_input(
-        "Reason (required)", key=key, max_chars=REASON_MAX,
-        placeholder="why, for whoever reads the history",
-    ).strip()  # fmt: skip
-    return text if len(text) >= REASON_MIN else ""
+class Form:
+    """What is asked for before an act, and what of it is still missing.
+
+    Its button can always be pressed: a field's text arrives when the field is left, so that a
+    button which waits for it would swallow the click that leaves it, and Tab would pass it by.
+    """
+
+    def __init__(self) -> None:
+        self._missing: list[str] = []
+
+    def need(self, given: object, why: str) -> None:
+        """Without `given` the act is not done; `why` begins with the field's name."""
+        if not given:
+            self._missing.append(why)
+
+    def reason(self, key: str) -> str:
+        """The reason every act needs."""
+        text = st.text_input(
+            "Reason (required)", key=key, max_chars=REASON_MAX,
+            placeholder="why, for whoever reads the history",
+        ).strip()  # fmt: skip
+        self.need(len(text) >= REASON_MIN, f"Reason: say why, in {REASON_MIN} characters or more.")
+        return text
+
+    def typed(self, word: str, key: str) -> None:
+        """A word to type, so that nobody does it by accident."""
+        text = st.text_input(f"Type {word} to confirm", key=key).strip()
+        self.need(text == word, f"Confirmation: type `{word}`.")
+
+    def go(self, label: str, *, key: str) -> bool:
+        """The button that does it; False where something is missing, which is said."""
+        return bool(st.button(label, key=key, type="primary")) and self.complete()
+
+    def complete(self) -> bool:
+        """Whether nothing is missing; says what is."""
+        if self._missing:
+            notice(Notice("bad", "Not done: something is missing", " ".join(self._missing)))
+        return not self._missing
 
 
-def typed(word: str, key: str) -> bool:
-    """Whether the word was typed."""
-    return st.text_input(f"Type {word} to confirm", key=key).strip() == word
+def carry_out(act: Callable[[], object], done: str, text: str = "") -> None:
+    """In a dialog: do the act and close it. Refused, it says why and stays as it was filled in."""
+    if attempt(act, done, text):
+        session.feed().poll()  # the page is drawn anew, from a state that knows of the act
+        st.rerun()
+    told()
 
 
 def author() -> str:

@@ -29,7 +29,7 @@ def complaints(given: Mapping[str, str], known: Mapping[str, Sequence[str]]) -> 
             takes = f"This page takes {', '.join(known)}." if known else "This page takes none."
             yield unused(name, value, takes)
         elif name in choices and value not in choices[name]:
-            yield not_used(name, value, _one_of(choices[name]))
+            yield not_used(name, value, one_of(choices[name]))
         elif name in ("from", "to") and parse(value) is None:
             yield not_used(name, value, _TIME)
         elif name == "live" and value.lower() not in _ON:
@@ -53,5 +53,6 @@ def _stretch(start: datetime, end: datetime) -> Iterator[Notice]:
         yield Notice("warn", "The window is too long", f"Its last {days} days are shown.")
 
 
-def _one_of(choices: Sequence[str]) -> str:
+def one_of(choices: Sequence[str]) -> str:
+    """What a parameter takes, as `not_used` says it."""
     return "one of " + ", ".join(f"`{c}`" for c in choices)

@@ -29,12 +29,14 @@ def new_user() -> None:
     name = st.text_input("Name", key="user_name", max_chars=64)
     role = _role("user_role")
     password = st.text_input("Password", type="password", key="user_password", max_chars=256)
-    reason = acting.reason_field("user_reason")
-    ready = bool(name.strip() and password and reason)
-    if st.button("Make the user", key="user_do", type="primary", disabled=not ready):
+    form = acting.Form()
+    form.need(name.strip(), "Name: give one.")
+    form.need(password, "Password: give one.")
+    reason = form.reason("user_reason")
+    if form.go("Make the user", key="user_do"):
         asked = wire.UserAsk(name=name.strip(), role=role, password=password, reason=reason)
-        acting.attempt(lambda: identity().add_user(asked), f"{name.strip()} may sign in as {role}")
-        st.rerun()
+        done = f"{name.strip()} may sign in as {role}"
+        acting.carry_out(lambda: identity().add_user(asked), done)
 
 
 @st.dialog("Change a user")
@@ -46,17 +48,19 @@ def change_user(user: wire.UserView) -> None:
     password = st.text_input(
         "New password (empty: as it is)", type="password", key="change_password", max_chars=256
     )
-    reason = acting.reason_field("change_reason")
+    form = acting.Form()
     same = role == user.role and out == user.disabled and not password
-    if st.button("Change", key="change_do", type="primary", disabled=not reason or same):
+    form.need(not same, "Role, Shut out, New password: change one of them.")
+    reason = form.reason("change_reason")
+    if form.go("Change", key="change_do"):
         asked = wire.UserChange(
             role=role if role != user.role else None,
             disabled=out if out != user.disabled else None,
             password=password or None,
             reason=reason,
         )
-        acting.attempt(lambda: identity().change_user(user.name, asked), f"{user.name} is changed")
-        st.rerun()
+        done = f"{user.name} is changed"
+        acting.carry_out(lambda: identity().change_user(user.name, asked), done)
 
 
 @st.dialog("New token", width="medium")
@@ -65,9 +69,10 @@ def new_token() -> None:
     name = st.text_input("Name", key="token_name", max_chars=64)
     role = _role("token_role")
     days = LIVES[str(st.selectbox("Ends after", list(LIVES), index=2, key="token_days"))]
-    reason = acting.reason_field("token_reason")
-    ready = bool(name.strip() and reason)
-    if st.button("Make the token", key="token_do", type="primary", disabled=not ready):
+    form = acting.Form()
+    form.need(name.strip(), "Name: give one.")
+    reason = form.reason("token_reason")
+    if form.go("Make the token", key="token_do"):
         asked = wire.TokenAsk(name=name.strip(), role=role, days=days, reason=reason)
         try:
             _shown_once(identity().add_token(asked).token)
@@ -86,9 +91,11 @@ def new_key() -> None:
         once = st.number_input("At once (0: no limit)", 0, 1_000_000, 0, key="key_once")
         tokens = st.number_input("Tokens/min (0: no limit)", 0, 10**12, 0, key="key_tokens")
     days = LIVES[str(st.selectbox("Ends after", list(LIVES), key="key_days"))]
-    reason = acting.reason_field("key_reason")
-    ready = bool(name.strip() and tenant.strip() and reason)
-    if st.button("Make the key", key="key_do", type="primary", disabled=not ready):
+    form = acting.Form()
+    form.need(name.strip(), "Name: give one.")
+    form.need(tenant.strip(), "Tenant: whose requests the key is for.")
+    reason = form.reason("key_reason")
+    if form.go("Make the key", key="key_do"):
         asked = wire.KeyAsk(
             name=name.strip(), tenant=tenant.strip(), requests_per_s=rate, concurrent_max=once,
             tokens_per_min=tokens, days=days, reason=reason,
@@ -103,13 +110,13 @@ def new_key() -> None:
 def revoke(kind: str, id: str, name: str) -> None:
     """End a token or key, for good."""
     st.write(f"The {kind} {name} ends at once, for good.")
-    reason = acting.reason_field("revoke_reason")
-    sure = acting.typed(name, "revoke_word")
-    if st.button("Revoke", key="revoke_do", type="primary", disabled=not (reason and sure)):
+    form = acting.Form()
+    reason = form.reason("revoke_reason")
+    form.typed(name, "revoke_word")
+    if form.go("Revoke", key="revoke_do"):
         calls = identity()
         end = calls.revoke_key if kind == "key" else calls.revoke_token
-        acting.attempt(lambda: end(id, reason), f"The {kind} {name} is revoked")
-        st.rerun()
+        acting.carry_out(lambda: end(id, reason), f"The {kind} {name} is revoked")
 
 
 def _role(key: str, value: str = "viewer") -> Any:

@@ -43,17 +43,18 @@ def _keep(page: str, title: str, found: wire.SavedViewList) -> None:
         taken = any(v.mine and v.name == name for v in found.views)
         full = "You keep as many as one may." if sv.full(found) and not taken else ""
         role = "" if session.may("operator") else "This needs the role operator."
-        wrong = role or full or sv.complaint(params) or ("" if name else "Give it a name.")
+        wrong = role or full or sv.complaint(params)
         # Not disabled by a moment without an answer: nothing would enable it while paused.
-        label = "Replace" if taken else "Keep"
-        if st.button(
-            label, key="view_keep", type="primary", disabled=bool(wrong), help=wrong or None
-        ):
-            asked = wire.SavedViewAsk(
-                name=name, page=page, params=params, shared=shared, replace=taken
-            )
-            acting.attempt(lambda: views().save(asked), f"The view {name} is kept")
-            st.rerun(scope="fragment")
+        pressed = st.button(
+            "Replace" if taken else "Keep", key="view_keep", type="primary",
+            disabled=bool(wrong), help=wrong or None,
+        )  # fmt: skip
+    form = acting.Form()
+    form.need(name, "Name: give one.")
+    if pressed and form.complete():
+        asked = wire.SavedViewAsk(name=name, page=page, params=params, shared=shared, replace=taken)
+        acting.attempt(lambda: views().save(asked), f"The view {name} is kept")
+        st.rerun(scope="fragment")
 
 
 def views_section() -> None:
@@ -81,7 +82,8 @@ def _delete(view: wire.SavedView) -> None:
     """The view is gone for everybody who sees it."""
     shared = " It is shared: it goes for everybody." if view.shared else ""
     st.html(f"<p>This deletes the view <b>{escape(view.name)}</b>.{shared}</p>")
-    reason = acting.reason_field("view_reason")
-    if st.button("Delete", key="view_delete", type="primary", disabled=not reason):
-        acting.attempt(lambda: views().remove(view.id, reason), f"The view {view.name} is deleted")
-        st.rerun()
+    form = acting.Form()
+    reason = form.reason("view_reason")
+    if form.go("Delete", key="view_delete"):
+        done = f"The view {view.name} is deleted"
+        acting.carry_out(lambda: views().remove(view.id, reason), done)

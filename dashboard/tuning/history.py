@@ -102,14 +102,14 @@ def roll_back_dialog(target: wire.FullRevision, live: int) -> None:
         notice(Notice("none", "Nothing to do", "These values are live already."))
         return
     plain_table(rows, key="rollback_diff", alt="What the roll-back changes")
-    reason = acting.reason_field("rollback_reason")
-    if st.button("Roll back", key="rollback_do", type="primary", disabled=not reason):
+    form = acting.Form()
+    reason = form.reason("rollback_reason")
+    if form.go("Roll back", key="rollback_do"):
         asked = wire.RollbackAsk(
             to=target.revision, base=live, reason=reason, author=acting.author()
         )  # fmt: skip
         done = f"The values of revision {target.revision} are live again"
-        acting.attempt(lambda: acting.control().roll_back(asked), done)
-        st.rerun()
+        acting.carry_out(lambda: acting.control().roll_back(asked), done)
 
 
 def _around(r: wire.FullRevision, found: wire.RevisionList) -> None:

@@ -26,6 +26,12 @@ _SAYS = {
     "Canary": "A share of the sessions is decided under it; compare, then apply or stop.",
     "Shadow": "It scores live traffic and routes nothing.",
 }
+_LABELS = {
+    "Now": "Apply",
+    "At a time": "Apply at that time",
+    "Canary": "Start the canary",
+    "Shadow": "Start the shadow",
+}
 
 
 @st.dialog("Review the change", width="large")
@@ -41,26 +47,22 @@ def review(draft: Draft, view: wire.TunablesView) -> None:
         names = ", ".join(f"`{p}`" for p in untried)
         text = f"{names} hold for the whole fleet. Apply them now or at a time."
         notice(Notice("bad", "Cannot be tried beside the live values", text))
-    at, until = _times(str(way))
+    form = acting.Form()
+    at, until = _times(str(way), form)
     share = 0.1
     if way == "Canary":
         percent = st.slider("Share of the sessions, percent", 1, 50, 10, key="review_share")
         share = percent / 100
-    reason = acting.reason_field("review_reason")
-    risky = bool(dr.dangers(draft)) and way != "Shadow"
-    sure = acting.typed(dr.CONFIRM, "review_word") if risky else True
-    late = way == "At a time" and at is None
-    ready = bool(reason) and sure and not untried and not late
-    if st.button(
-        "Apply" if way == "Now" else f"Start: {str(way).lower()}", key="review_apply",
-        type="primary", disabled=not ready,
-        help=None if ready else "Needs a reason" + (f" and the word {dr.CONFIRM}" if risky else ""),
-    ):  # fmt: skip
+    reason = form.reason("review_reason")
+    if dr.dangers(draft) and way != "Shadow":
+        form.typed(dr.CONFIRM, "review_word")
+    form.need(not untried, "When: choose now or at a time.")
+    if form.go(_LABELS[str(way)], key="review_apply"):
         _do(draft, str(way), reason, at=at, until=until, share=share)
 
 
-def _times(way: str) -> tuple[datetime | None, datetime | None]:
-    """(when to apply, when to take back); None where not asked or not valid."""
+def _times(way: str, form: acting.Form) -> tuple[datetime | None, datetime | None]:
+    """(when to apply, when to take back); None where not asked or not given."""
     zone, now = session.zone(), session.now()
     local = now.astimezone(zone).replace(tzinfo=None, second=0, microsecond=0)
     at = until = None
@@ -71,15 +73,15 @@ def _times(way: str) -> tuple[datetime | None, datetime | None]:
             key="review_at",
         )
         at = chosen.replace(tzinfo=zone) if chosen else None
-        if at is not None and at <= now:
-            st.caption("✕ This time is over.")
-            at = None
+        form.need(at is not None and at > now, "Apply at: a time that is still to come.")
     if way in ("Now", "At a time") and st.toggle("Take it back by itself", key="review_ends"):
         ends = st.datetime_input(
             f"Take back at ({session.zone_name()})", value=local + timedelta(hours=2),
             key="review_until",
         )  # fmt: skip
         until = ends.replace(tzinfo=zone) if ends else None
+        first = at or now
+        form.need(until is not None and until > first, "Take back at: a time after it is applied.")
     return at, until
 
 
@@ -117,18 +119,15 @@ def _do(
             calls.start_shadow(wire.TrialAsk(changes=changes, reason=reason, author=author))
             acting.tell("ok", "The shadow runs", "The draft is kept.")
     except Refused as e:
-        _refused(e)
+        if e.stale is None:
+            notice(Notice("bad", acting.refusal_title(e), f"{e} The draft is kept."))
+            return
+        st.session_state[STALE] = e.stale  # told on the page, with both diffs
     except ServiceError as e:
-        acting.tell("bad", "No answer", f"{e}. Look at the revisions before you try again.")
+        why = f"{e}. Look at the revisions before you try again."
+        notice(Notice("bad", "No answer", why))
+        return
     st.rerun()
-
-
-def _refused(e: Refused) -> None:
-    """The draft is kept whatever happened."""
-    if e.stale is not None:
-        st.session_state[STALE] = e.stale
-    else:
-        acting.tell("bad", acting.refusal_title(e), f"{e} The draft is kept.")
 
 
 def conflict(draft: Draft, view: wire.TunablesView) -> None:

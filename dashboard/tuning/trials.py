@@ -13,6 +13,8 @@ from dashboard.parts.components import badge, heading, notice, strip
 from dashboard.parts.page import act, failure_notice
 from dashboard.parts.tables import plain_table
 from dashboard.tuning import models as tm
+from dashboard.tuning.draft import Draft
+from dashboard.tuning.editor import keep
 
 
 def trials() -> None:
@@ -44,6 +46,7 @@ def _canary(c: wire.CanaryView) -> None:
             f"{c.candidate.finished} finished under the canary, {c.live.finished} under the live "
             f"revision; {c.candidate.good} and {c.live.good} met their limits."
         )
+    _to_draft(c.changes, "canary")
     if c.running and act("Stop the canary", key="stop_canary"):
         why = acting.why("stopped in the console")
         acting.attempt(lambda: acting.control().stop_canary(why), "The canary is stopped")
@@ -58,9 +61,19 @@ def _shadow(s: wire.ShadowView) -> None:
     rows = tm.shadow_rows(s)
     if rows:
         plain_table(rows, key="shadow", alt="What live and shadow expect")
+    _to_draft(s.changes, "shadow")
     if s.running and act("Stop the shadow", key="stop_shadow"):
         why = acting.why("stopped in the console")
         acting.attempt(lambda: acting.control().stop_shadow(why), "The shadow is stopped")
+        st.rerun()
+
+
+def _to_draft(changes: dict[str, list[object]], of: str) -> None:
+    """The way from a trial to what is live, also for who did not start it: its values as a draft,
+    to review and apply."""
+    state = session.look().state
+    if state is not None and act(f"Put the {of}'s values into a draft", key=f"draft_{of}"):
+        keep(Draft(state.revision, {path: pair[1] for path, pair in changes.items()}))
         st.rerun()
 
 

@@ -96,13 +96,13 @@ def _evidence(
 def _acknowledge(alert: wire.AlertView) -> None:
     """Say that somebody knows, and what is being done."""
     st.write(f"{alert.name}: {alert.summary}. It ends with the alert.")
-    note = acting.reason_field("ack_note")
-    if st.button("Acknowledge", key="ack_do", type="primary", disabled=not note):
+    form = acting.Form()
+    note = form.reason("ack_note")
+    if form.go("Acknowledge", key="ack_do"):
         asked = wire.AlertNote(note=note, author=acting.author())
-        acting.attempt(
+        acting.carry_out(
             lambda: acting.control().acknowledge(alert.name, asked), f"{alert.name}: noted"
         )
-        st.rerun()
 
 
 page(main, key="alerts", empty=None, live=False)

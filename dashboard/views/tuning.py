@@ -6,11 +6,13 @@ import streamlit as st
 
 from core import wire
 from dashboard import session
+from dashboard.addresses import also_unheeded
 from dashboard.api.client import ServiceError
 from dashboard.live import live
-from dashboard.overview.models import Notice
+from dashboard.overview.models import Notice, not_used
 from dashboard.parts import acting
 from dashboard.parts import format as fmt
+from dashboard.parts.address import one_of
 from dashboard.parts.components import heading, notice, tile_grid
 from dashboard.parts.live_plot import live_plot
 from dashboard.parts.page import act, failure_notice, page, part
@@ -64,6 +66,7 @@ def main(_state: wire.FleetState) -> None:
 def _parameters(view: wire.TunablesView, policies: wire.PolicyList, draft: Draft) -> None:
     target = str(draft.changes.get("policy", view.policy))
     names = dr.groups(view.items, target)
+    _heed_group(names)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         group = st.selectbox(
             "Group", names, key="group", bind="query-params", width=300,
@@ -82,6 +85,13 @@ def _parameters(view: wire.TunablesView, policies: wire.PolicyList, draft: Draft
     if not shown:
         notice(Notice("none", "No parameter of that name", "Clear the search to see the group."))
     editor(shown, policies.policies, disabled=not session.may("operator"))
+
+
+def _heed_group(names: list[str]) -> None:
+    """A group of the address that is none is said; the choice itself drops it without a word."""
+    asked = st.query_params.get("group", "")
+    if asked and asked not in names:
+        also_unheeded(not_used("group", asked, one_of(names)))
 
 
 def _draft(view: wire.TunablesView, draft: Draft) -> bool:

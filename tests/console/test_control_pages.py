@@ -67,7 +67,7 @@ def test_a_draft_is_previewed_and_stays_in_the_address(
     assert "What it would do" in text(at)
     assert not at.button(key="review_open").disabled
     at.button(key="review_open").click().run()
-    assert at.button(key="review_apply").disabled  # no reason yet
+    assert at.button(key="review_apply").label == "Apply"
     assert not at.exception
     at.button(key="discard").click().run()
     assert "draft" not in at.query_params
@@ -76,8 +76,13 @@ def test_a_draft_is_previewed_and_stays_in_the_address(
 def test_a_viewer_sees_parameters_and_cannot_change_them(
     monkeypatch: pytest.MonkeyPatch, stack: Stack
 ) -> None:
-    at = opened(monkeypatch, stack.url, "tuning", role="viewer", group="linear",
+    at = opened(monkeypatch, stack.url, "tuning", role="viewer", group="linnear",
                 draft="linear.alpha:0.9", base="1")  # fmt: skip
+    assert "Not used: group=linnear" in text(at)
+    at.selectbox(key="group").set_value("linear").run()
+    assert "Not used: group=linnear" in text(at)  # until it was seen
+    at.button(key="unheeded_close").click().run()
+    assert "Not used" not in text(at)
     assert "You can look, not act" in text(at)
     assert at.slider(key="slide-linear.alpha").disabled
     assert at.button(key="review_open").disabled
@@ -141,7 +146,7 @@ def test_breakers_are_tripped_and_reset_and_the_history_says_so(
         assert {m["Of"] for m in rows(at, "Transitions, newest first")} == {"both-3"}
         at.button(key="breaker_reset").click().run()
         assert at.selectbox(key="breaker_target").value == "global breaker"
-        assert at.button(key="breaker_do").disabled
+        assert at.button(key="breaker_do").label == "Close the global breaker"
         assert not at.exception
     finally:
         act(stack, "/nodes/both-3/breaker", action="reset", **why)
@@ -182,7 +187,8 @@ def test_an_experiment_runs_and_its_best_point_becomes_a_draft(
     monkeypatch: pytest.MonkeyPatch, stack: Stack
 ) -> None:
     at = opened(monkeypatch, stack.url, "lab")
-    assert at.button(key="lab_run").disabled  # no reason yet
+    at.button(key="lab_run").click().run()
+    assert "Reason: say why" in text(at)
     at.number_input(key="lab_requests").set_value(60)
     at.multiselect(key="lab_arms").set_value(["round_robin"])
     at.selectbox(key="lab_policy").set_value("linear").run()
@@ -269,7 +275,7 @@ def test_alerts_show_rules_and_what_fires(monkeypatch: pytest.MonkeyPatch, stack
         assert lag["State"] in ("▲ may fire soon", "✕ fires")
         assert "loop_lag above" in text(at)
         at.button(key="ack-loop_lag").click().run()
-        assert at.button(key="ack_do").disabled
+        assert at.text_input(key="ack_note").value == ""
         viewer = opened(monkeypatch, stack.url, "alerts", role="viewer")
         assert viewer.button(key="ack-loop_lag").disabled
     finally:
@@ -292,7 +298,7 @@ def test_settings_show_identities_to_administrators_only(
     at.button(key="audit_verify").click().run()
     assert "are as they were written" in text(at)
     at.button(key="new_token").click().run()
-    assert at.button(key="token_do").disabled
+    assert at.text_input(key="token_name").value == ""
     viewer = opened(monkeypatch, stack.url, "settings", role="operator")
     assert "need the role admin" in text(viewer)
     assert len(viewer.dataframe) == 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, timedelta
 
+import pytest
 from dashboard_samples import NOON
 
 from core import wire
 from core.control.alert_rules import RULES
 from dashboard.alerts import models as am
+from dashboard.alerts.evidence import alert_evidence
 from dashboard.parts.theme import LIGHT
 
 
@@ -31,11 +33,56 @@ def test_every_rule_of_the_service_has_its_evidence() -> None:
 def test_an_alert_says_how_long_how_bad_and_why() -> None:
     said = am.alert_text(alert("slo_burn_fast"), {}, NOON)
     assert said.startswith("burn_fast above 14.4 for 60 s; now 20; worst 31; for 3 min")
-    assert said.endswith("evidence: bad 12, window 5 min.")
+    assert said.endswith("; bad 12, window 5 min.")  # facts nobody has a sentence for
     known = alert(
         "x", acknowledged=wire.AcknowledgementView(author="ada", at=NOON, note="on it")
     )  # fmt: skip
     assert "ada knows of it: on it" in am.alert_text(known, {}, NOON)
+
+
+@pytest.mark.parametrize(
+    ("rule", "facts", "words"),
+    [
+        (
+            "slo_burn_fast",
+            {
+                "long": [400, 12, 2], "short": [1, 1, 0], "long_rate": 3.0, "short_rate": 100.0,
+                "objective": 0.99,
+            },
+            "in 1 h 12 of 400 requests missed their limits, 2 failed, burn rate 3; in 5 min 1 of "
+            "1 request missed their limits, 0 failed, burn rate 100; the objective is 99.00 % "
+            "within limits",
+        ),
+        (
+            "load_uneven", {"busiest": "gpu-7", "nodes": 8},
+            "the busiest of 8 prefill nodes is gpu-7",
+        ),
+        (
+            "cache_signal_lost", {"node": "gpu-7", "nodes": 3},
+            "longest that of gpu-7, and of 2 other nodes",
+        ),
+        ("cache_signal_lost", {"node": "gpu-7", "nodes": 1}, "longest that of gpu-7"),
+        (
+            "hotspots", {"groups": ["00ab" * 4, "00cd" * 4]},
+            "prefix groups that are not calm: 00ab00ab, 00cd00cd",
+        ),
+        ("hit_uneven", {"best": "a", "worst": "b"}, "most reuse on a, least on b"),
+        (
+            "hit_missed", {"achieved": 0.2, "reachable": 0.8},
+            "20 % of the prompt tokens reused where 80 % could be",
+        ),
+        (
+            "audit_broken", {"entry": 17, "what": "hash differs", "checked": 16},
+            "entry 17: hash differs (16 were read)",
+        ),
+        ("spool_filling", {"rows": 12000, "error": "gone"},
+         "12 k rows wait; the last error was: gone"),
+        ("records_dropped", {"total": 5, "error": ""}, "5 given up since the start"),
+        ("loop_lag", {}, ""),
+    ],
+)  # fmt: skip
+def test_evidence_has_words(rule: str, facts: dict[str, object], words: str) -> None:
+    assert alert_evidence(rule, {"value": 2.0, "limit": 1.0, **facts}) == words
 
 
 def test_tiles_count_pages_and_what_nobody_knows_of() -> None:

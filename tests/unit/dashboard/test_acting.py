@@ -1,0 +1,67 @@
+"""What is asked before an act: what is missing is named, and a refusal loses nothing."""
+
+from __future__ import annotations
+
+from streamlit.testing.v1 import AppTest
+
+
+def _dialog() -> None:
+    """The content of a dialog, as a page: a reason, a word, and an act that is refused once."""
+    import streamlit as st
+
+    from core import wire
+    from dashboard import session
+    from dashboard.api.client import Refused
+    from dashboard.api.feed import Feed
+    from dashboard.parts import acting
+
+    session.feed = lambda: Feed(st.session_state["client"])
+    form = acting.Form()
+    form.need(st.text_input("Name", key="name"), "Name: give one.")
+    reason = form.reason("reason")
+    form.typed("gpu-1", "word")
+    if form.go("Do it", key="do"):
+        why = Refused(422, wire.ErrorDetail(message="name: too odd", param="name"))
+
+        def act() -> None:
+            st.session_state["asked"] = st.session_state.get("asked", 0) + 1
+            if reason != "good enough":
+                raise why
+
+        acting.carry_out(act, "Done")
+    acting.told()
+
+
+class _Away:
+    """A client whose service is not there."""
+
+    def state(self) -> None:
+        from dashboard.api.client import Unreachable
+
+        raise Unreachable("away")
+
+
+def _said(at: AppTest) -> str:
+    return " ".join(str(m.proto.body) for m in at.get("html"))
+
+
+def test_what_is_missing_is_named_and_what_was_typed_stays() -> None:
+    at = AppTest.from_function(_dialog)
+    at.session_state["client"] = _Away()
+    at.run()
+    assert not at.exception and "Not done" not in _said(at)
+    at.text_input(key="reason").set_value("no")
+    at.button(key="do").click().run()
+    for words in ("Name: give one.", "Reason: say why, in 3 characters", "gpu-1"):
+        assert words in _said(at)
+    assert "asked" not in at.session_state
+    at.text_input(key="name").set_value("odd")
+    at.text_input(key="reason").set_value("because")
+    at.text_input(key="word").set_value("gpu-1")
+    at.button(key="do").click().run()
+    assert "Refused: name" in _said(at) and "too odd" in _said(at)
+    assert [f.value for f in at.text_input] == ["odd", "because", "gpu-1"]
+    at.text_input(key="reason").set_value("good enough")
+    at.button(key="do").click().run()
+    assert "Done" in _said(at) and not at.exception
+    assert at.session_state["asked"] == 2
