@@ -15,11 +15,27 @@ function load(version) {
       const script = document.createElement("script");
       script.src = library + version;
       script.onload = () => done(window.Plotly);
-      script.onerror = () => failed(new Error("the chart library could not be loaded"));
+      script.onerror = () => {
+        window.conductorPlotly = null;  // the next update tries again
+        failed(new Error("the chart library could not be loaded"));
+      };
       document.head.appendChild(script);
     });
   }
   return window.conductorPlotly;
+}
+
+// Words in place of the chart, until there is one.
+function say(host, words) {
+  host.textContent = words;
+  host.worded = true;
+}
+
+function unsay(host, plotly) {
+  if (!host.worded) return;
+  plotly.purge(host);
+  host.replaceChildren();
+  host.worded = false;
 }
 
 function wire(host) {
@@ -56,9 +72,13 @@ export default function ({ data, parentElement, setTriggerValue }) {
     host.style.height = figure.layout.height + "px";
     host.setAttribute("aria-label", data.alt);
     const draw = () => load(data.version)
-      .then((plotly) => plotly.react(host, figure.data, figure.layout, config))
+      .then((plotly) => {
+        unsay(host, plotly);
+        return plotly.react(host, figure.data, figure.layout, config);
+      })
       .then(() => listen(host))
-      .catch((error) => { host.textContent = "Chart unavailable: " + error.message; });
+      .catch((error) => say(host, "Chart unavailable: " + error.message));
+    if (!window.Plotly) say(host, "Loading the chart …");
     if (host.held) host.waiting = draw; else draw();
   }
   return () => {

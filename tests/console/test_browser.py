@@ -60,6 +60,19 @@ def _ranges(chart: Locator) -> list[object]:
     return found
 
 
+def test_a_chart_without_its_library_says_so_and_is_drawn_later(
+    plain: Watched, stack: Stack
+) -> None:
+    page, library = plain.page, "**/assets/plotly.min.js*"
+    page.route(library, lambda route: route.abort())
+    page.goto(stack.console_url)
+    expect(page.get_by_text("the chart library could not be loaded").first).to_be_visible()
+    page.unroute(library)
+    stack.send(1, base=9500)
+    plots(page, 4)
+    expect(page.get_by_text("Chart unavailable")).to_have_count(0)
+
+
 def test_pausing_stops_the_refresh(plain: Watched, stack: Stack) -> None:
     page = plain.page
     page.goto(stack.console_url)
