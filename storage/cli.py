@@ -30,6 +30,7 @@ Config = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 TableName = Annotated[str, typer.Argument(help=f"One of {', '.join(transfer.NAMES)}.")]
+StoredName = Annotated[str, typer.Argument(help=f"One of {', '.join(transfer.STORED)}.")]
 Day = Annotated[str | None, typer.Option(help="UTC time, e.g. 2026-03-01 or 2026-03-01T12:00.")]
 
 
@@ -147,7 +148,7 @@ def export(
 
 
 def load(
-    table: TableName,
+    table: StoredName,
     file: Annotated[Path, typer.Argument(help="File that `db export` wrote.")],
     config: Config = None,
 ) -> None:

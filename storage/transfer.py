@@ -57,8 +57,10 @@ _KEYS = {
     "scheduled_changes": ("id",),
     "standings": ("name",),
 }
-NAMES = (*_KEYS, AUDIT)
-"""What can be exported; all but `audit` can be imported."""
+STORED = tuple(_KEYS)
+"""What can be imported."""
+NAMES = (*STORED, AUDIT)
+"""What can be exported."""
 Progress = Callable[[int], object]
 """Called with the number of further rows done."""
 
@@ -126,7 +128,7 @@ def load(
     BadRequest names the row and column of a value that does not fit.
     """
     if name not in _KEYS:
-        raise BadRequest(f"table: {name!r} is not one of {', '.join(_KEYS)}", field="table")
+        raise BadRequest(f"table: {name!r} is not one of {', '.join(STORED)}", field="table")
     table = models.metadata.tables[name]
     inserter = Inserter(engine)
     read = new = 0
