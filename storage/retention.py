@@ -23,7 +23,15 @@ from storage.fleet_models import slots
 from storage.models import decisions, events, node_telemetry, outcomes, prompts
 from storage.replicas import forget
 from storage.rollups import horizon_name
-from storage.summary_models import LEVELS_S, facets, horizons, rollups, summary_marks
+from storage.summary_models import (
+    LEVELS_S,
+    SHARES,
+    facets,
+    horizons,
+    rollups,
+    share_rollups,
+    summary_marks,
+)
 
 DAY_S = 86_400
 _MICROS = 1_000_000
@@ -37,7 +45,7 @@ class Rules:
     """How many days rows are kept, and the largest share of a table that one run may delete."""
 
     decisions_days: float = 14.0
-    """Decisions, outcomes, readings, facets, and the ten-second roll-ups."""
+    """Decisions, outcomes, readings, facets, ten-second roll-ups, and those by tenant and node."""
     rollups_days: float = 400.0
     """Roll-ups of five minutes and an hour, and events."""
     prompts_days: float = 3.0
@@ -180,6 +188,7 @@ def _kinds(rules: Rules) -> list[_Kind]:
         _Kind("outcomes", outcomes, outcomes.c.decided_us, short, true()),
         _Kind("node_telemetry", node_telemetry, node_telemetry.c.at_us, short, true()),
         _Kind("facets", facets, facets.c.start_us, short, true()),
+        _Kind(SHARES, share_rollups, share_rollups.c.start_us, short, true()),
         *levels,
         _Kind("prompts", prompts, prompts.c.at_us, rules.prompts_days, true(), always=True),
         _Kind("events", events, events.c.at_us, long, true()),

@@ -16,15 +16,27 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Table, delete, func, insert, select, tuple_
 
+from storage import shares
 from storage.database import exclusive, now_us
 from storage.figures import MICROS, Found, from_rollups, from_rows
 from storage.models import decisions
 from storage.series import runs
-from storage.summary_models import FACETS, LEVELS_S, facets, horizons, rollups, summary_marks
+from storage.share_groups import capped, packed
+from storage.summary_models import (
+    FACETS,
+    LEVELS_S,
+    facets,
+    horizons,
+    rollups,
+    share_rollups,
+    summary_marks,
+)
 
 LOCK = 4_242_003
 _STEP_TARGET_S = 0.05
 _BUCKETS_MAX = 64
+GROUPS_MAX = 4_000
+"""Of a bucket's groups by nodes the largest that are kept apart, so that a week stays readable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +113,9 @@ def _replace(connection: Connection, level_s: int, starts: list[int]) -> None:
         ]
     r = rollups.c
     _refill(connection, rollups, (r.level_s == level_s) & r.start_us.in_(starts), rows)
+    groups = [row for lo, hi in stretches for row in _share_rows(connection, level_s, lo, hi)]
+    s = share_rollups.c
+    _refill(connection, share_rollups, (s.level_s == level_s) & s.start_us.in_(starts), groups)
     if finest:
         values = [row for lo, hi in stretches for row in _facets(connection, lo, hi, step_us)]
         _refill(connection, facets, facets.c.start_us.in_(starts), values)
@@ -111,6 +126,24 @@ def _figures(connection: Connection, level_s: int, lo_us: int, hi_us: int) -> Fo
     if finer < 0:
         return from_rows(connection, lo_us, hi_us, level_s * MICROS)
     return from_rollups(connection, LEVELS_S[finer], lo_us, hi_us, level_s * MICROS)
+
+
+def _share_rows(
+    connection: Connection, level_s: int, lo_us: int, hi_us: int
+) -> Iterator[dict[str, Any]]:
+    """How the requests of each bucket fared by tenant, model and nodes."""
+    finer, step_us = LEVELS_S.index(level_s) - 1, level_s * MICROS
+    if finer < 0:
+        found = shares.from_rows(connection, lo_us, hi_us, step_us)
+    else:
+        found = shares.from_rollups(connection, LEVELS_S[finer], lo_us, hi_us, step_us)
+    for bucket, groups in found.items():
+        yield {
+            "level_s": level_s,
+            "start_us": bucket * step_us,
+            "oldest_us": groups.oldest_us,
+            "data": packed(capped(groups, GROUPS_MAX)),
+        }
 
 
 def _facets(

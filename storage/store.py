@@ -42,6 +42,7 @@ from storage import (
     prompts,
     replicas,
     revisions,
+    shares,
     standings,
     status,
     telemetry,
@@ -120,11 +121,12 @@ class Store(IdentityReads):
             return series_reads.node_shares(connection, start, end)
 
     def shares(
-        self, start: datetime, end: datetime, *, limit: int = 50_000, by_node: bool = True
+        self, start: datetime, end: datetime, *, limit: int | None = None, by_node: bool = True
     ) -> RequestShares:
-        """The newest `limit` decisions of the range by tenant, model and, `by_node`, nodes."""
+        """All decisions of the range, or the newest `limit`, by tenant, model and, `by_node`,
+        nodes."""
         with self._reading() as connection:
-            return timings.shares(connection, start, end, limit, by_node=by_node)
+            return shares.shares(connection, start, end, limit, by_node=by_node)
 
     def timings(self, start: datetime, end: datetime, *, limit: int = 5_000) -> Timings:
         """Requests with an outcome among the newest `limit` decisions of the range."""

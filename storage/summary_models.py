@@ -32,6 +32,8 @@ SUMS = (
     "output_tokens",
 )
 """Columns that add up; see `core.ports.TimeBucket`."""
+SHARES = "shares"
+"""Name of the horizon of `share_rollups`: what is older was never made, or is gone."""
 FACETS = ("policy", "revision", "model")
 """Columns of decisions whose values are listed by bucket."""
 
@@ -54,6 +56,17 @@ rollups = Table(
     sqlite_with_rowid=False,
 )
 Index(None, rollups.c.level_s, rollups.c.start_us)
+
+share_rollups = Table(
+    "share_rollups",
+    metadata,
+    Column("level_s", Integer(), nullable=False),
+    _whole("start_us"),
+    _whole("oldest_us"),
+    Column("data", LargeBinary(), nullable=False),
+    PrimaryKeyConstraint("level_s", "start_us"),
+)
+"""Requests by tenant, model and nodes, a bucket a row: a table packed by `share_groups`."""
 
 facets = Table(
     "facets",
@@ -85,4 +98,4 @@ horizons = Table(
 )
 """Before which time the rows of a table are gone on purpose, so nothing is computed from them."""
 
-TABLES = (rollups, facets, summary_marks, horizons)
+TABLES = (rollups, share_rollups, facets, summary_marks, horizons)

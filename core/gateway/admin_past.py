@@ -39,12 +39,14 @@ def past_routes(owner: HasStore) -> APIRouter:
     async def shares(
         since: datetime | None = None,
         until: datetime | None = None,
-        limit: Annotated[int, Query(ge=1, le=SHARES_MAX)] = SHARES_MAX,
+        limit: Annotated[int | None, Query(ge=1, le=SHARES_MAX)] = None,
         nodes: bool = True,
     ) -> wire.Shares:
-        """Requests by tenant, model and, with `nodes`, nodes: the newest `limit` of the stretch.
+        """Requests by tenant, model and, with `nodes`, nodes: all of the stretch.
 
-        The largest groups; smaller ones are added up by tenant and model.
+        The largest groups; smaller ones are added up by tenant and model. With `limit` only the
+        newest so many. Of those that are not rolled up yet at most 50,000 are counted; `complete`
+        says whether that were all.
         """
         start, end = span(since, until)
 

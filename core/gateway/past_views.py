@@ -29,6 +29,7 @@ def shares_view(found: RequestShares, since: datetime, until: datetime) -> wire.
         until=until,
         decisions=found.decisions,
         covered_from=found.covered_from,
+        complete=found.complete,
         groups=[
             wire.ShareView(**{name: getattr(g, name) for name in wire.ShareView.model_fields})
             for g in found.groups
@@ -44,6 +45,7 @@ def timings_view(found: Timings, since: datetime, until: datetime) -> wire.Timin
         until=until,
         requests=len(rows),
         covered_from=found.covered_from,
+        complete=found.complete,
         margins=_margins(rows),
         ttft=calibration(*_columns(rows, lambda t: (t.predicted_ttft_s, t.ttft_s))),
         tbt=calibration(*_columns(rows, lambda t: (t.predicted_tbt_s, t.tbt_s))),

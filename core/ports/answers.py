@@ -145,7 +145,9 @@ class RequestShares:
     groups: tuple[RequestShare, ...]
     decisions: int
     covered_from: datetime | None
-    """Time of the oldest decision that was read; None without any."""
+    """Time of the oldest decision that was counted; None without any."""
+    complete: bool = True
+    """Whether all decisions of the range were counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +170,8 @@ class Timings:
 
     requests: tuple[Timing, ...]
     covered_from: datetime | None
+    complete: bool = True
+    """Whether there were fewer decisions than were to be looked at."""
 
 
 @dataclass(frozen=True, slots=True)

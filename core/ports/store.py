@@ -97,9 +97,10 @@ class RecordStore(ControlStore, IdentityStore, DocumentStore, Protocol):
         ...
 
     def shares(
-        self, start: datetime, end: datetime, *, limit: int = 50_000, by_node: bool = True
+        self, start: datetime, end: datetime, *, limit: int | None = None, by_node: bool = True
     ) -> RequestShares:
-        """The newest `limit` decisions of the range by tenant, model and, `by_node`, nodes."""
+        """All decisions of the range, or the newest `limit`, by tenant, model and, `by_node`,
+        nodes."""
         ...
 
     def timings(self, start: datetime, end: datetime, *, limit: int = 5_000) -> Timings:

@@ -38,7 +38,9 @@ class Shares(Answer):
     until: datetime
     decisions: int
     covered_from: datetime | None = None
-    """The oldest decision that was read; later than `since` where only the newest were."""
+    """The oldest decision that was counted."""
+    complete: bool = True
+    """Whether all decisions of the stretch were counted; else those since `covered_from`."""
     groups: list[ShareView]
 
 
@@ -83,6 +85,8 @@ class TimingsView(Answer):
     until: datetime
     requests: int
     covered_from: datetime | None = None
+    complete: bool = True
+    """Whether all decisions of the stretch were looked at; else those since `covered_from`."""
     margins: list[MarginBin]
     """Logarithmic, lowest first; the ends take what lies beyond."""
     ttft: Calibration

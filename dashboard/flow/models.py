@@ -145,6 +145,13 @@ def _link_colour(
     return f"rgba({red},{green},{blue},0.32)"
 
 
+def coverage(shares: wire.Shares, since: str) -> str:
+    """How many requests are shown, and whether these are all; `since`: the oldest one's time."""
+    if shares.complete:
+        return f"all {shares.decisions:,} requests of the window"
+    return f"the newest {shares.decisions:,} requests, back to {since}"
+
+
 def rows(shares: wire.Shares) -> list[dict[str, object]]:
     """The table twin: one row a tenant, model and pair of nodes, the largest first."""
     return [

@@ -177,7 +177,7 @@ def objective_of(items: Sequence[wire.TunableView]) -> float:
 def coverage(since_words: str, covered: bool, count: int) -> str:
     """How much of the window was read."""
     if covered:
-        return f"{count:,} requests"
+        return f"all {count:,} requests of the window"
     return f"the newest {count:,} requests, back to {since_words}"
 
 

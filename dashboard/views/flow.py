@@ -65,8 +65,8 @@ def _flow() -> None:
 
 def _diagram(shares: wire.Shares, measure: str) -> None:
     oldest = shares.covered_from
-    since = f", back to {fmt.moment(oldest, session.zone())[:19]}" if oldest else ""
-    heading("Tenants, prefill nodes, decode nodes", f"{shares.decisions:,} requests{since}")
+    since = fmt.moment(oldest, session.zone())[:19] if oldest else ""
+    heading("Tenants, prefill nodes, decode nodes", fm.coverage(shares, since))
     if not shares.groups:
         notice(
             Notice(

@@ -177,9 +177,8 @@ def _calibration_figure(c: wire.Calibration, p: Palette, colour: str) -> Prepare
 
 def _covered(view: wire.Shares | wire.TimingsView, count: int) -> str:
     at = view.covered_from
-    whole = at is None or count < (50_000 if isinstance(view, wire.Shares) else 4_000)
     words = fmt.moment(at, session.zone())[:19] if at is not None else ""
-    return sm.coverage(words, whole, count)
+    return sm.coverage(words, view.complete, count)
 
 
 page(main, key="slo", history=main)

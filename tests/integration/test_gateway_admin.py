@@ -279,6 +279,9 @@ async def test_stored_requests_are_summed_up(pair, tmp_path):
         shares = await get(w, "/shares", wire.Shares)
         assert {(g.tenant, g.model) for g in shares.groups} == {("team-a", MODEL)}
         assert sum(g.finished for g in shares.groups) == shares.decisions == 3
+        assert shares.complete and found.complete
+        newest = await get(w, "/shares", wire.Shares, limit="2")
+        assert (newest.decisions, newest.complete) == (2, False)
         readings = await get(w, "/nodes/a/readings", wire.Readings)
         assert readings.node == "a"
         error = await get(w, "/shares", None, status=400, since="2000-01-01T00:00:00Z")

@@ -659,7 +659,7 @@ def test_shares_group_the_newest_requests_and_say_how_far_back_they_reach(storag
 
 
 def test_shares_of_many_pairs_of_nodes_still_add_up(storage, monkeypatch):
-    monkeypatch.setattr("storage.timings.PAIRS_MAX", 3)
+    monkeypatch.setattr("storage.shares.PAIRS_MAX", 3)
     store = keep(
         storage,
         *(decision(n, tenant="a", decode_node=f"d{n % 5}") for n in range(10)),
@@ -689,4 +689,6 @@ def test_timings_have_what_was_promised_expected_and_observed(storage):
     assert (first.predicted_ttft_s, first.predicted_tbt_s) == (0.5, 0.02)
     assert (first.ttft_slo_s, first.tbt_slo_s, first.prefill_node) == (1.0, 0.1, "p0")
     assert found.covered_from == T0
-    assert store.timings(T0, T0 + timedelta(minutes=1), limit=1).requests == ()
+    assert found.complete
+    newest = store.timings(T0, T0 + timedelta(minutes=1), limit=1)
+    assert (newest.requests, newest.complete) == ((), False)

@@ -90,6 +90,13 @@ def forecast(**more: object) -> wire.ForecastView:
     return wire.ForecastView.model_validate(given)
 
 
+def test_the_heading_says_whether_all_requests_are_shown() -> None:
+    found = shares(way("a", "p", "d"), way("b", "p", "d"))
+    assert fm.coverage(found, "12:00") == "all 2 requests of the window"
+    part = found.model_copy(update={"complete": False})
+    assert fm.coverage(part, "12:00") == "the newest 2 requests, back to 12:00"
+
+
 def test_the_forecast_stands_beside_its_error() -> None:
     (row,) = forecast_rows(forecast())
     assert (row["Model"], row["What"], row["Better"]) == ("(all)", "prompt tokens /s", "forecast")

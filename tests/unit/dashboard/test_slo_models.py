@@ -100,7 +100,7 @@ def test_the_objective_is_a_live_parameter() -> None:
 
 
 def test_words_say_how_much_was_read_and_how_good_predictions_are() -> None:
-    assert sm.coverage("12:00", True, 1200) == "1,200 requests"
+    assert sm.coverage("12:00", True, 1200) == "all 1,200 requests of the window"
     assert sm.coverage("12:00", False, 5) == "the newest 5 requests, back to 12:00"
     assert sm.calibration_words(calibration(bias=1.5)).startswith("too low: median")
     assert sm.calibration_words(calibration(bias=0.5)).startswith("too high")
