@@ -19,16 +19,18 @@ from dashboard.tuning.draft import bounds, group_of, word
 OWN = "the registered fleet"
 OTHER = "another fleet"
 AXES_MAX = 2
+REQUESTS_MIN = 20
 COMPARED = ("round_robin", "least_loaded", "linear", "multiplicative", "min_ttft", "priced_ttft")
 
 
 def lab_form(sources: wire.LabSources, view: wire.TunablesView, policies: wire.PolicyList) -> None:
     """Draw the form; asks for a job when the reader says so."""
     st.caption("Runs in a process of its own on the service's machine; nothing live is touched.")
+    form = acting.Form()
     left, right = st.columns(2, gap="large")
     with left:
-        method, source, requests = _requests(sources)
-        fleet, load, seeds = _fleet(method)
+        method, source, requests = _requests(sources, form)
+        fleet, load, seeds = _fleet(method, form)
     with right:
         names = [p.name for p in policies.policies]
         first = [n for n in COMPARED if n in names and n != view.policy][:3]
@@ -40,7 +42,6 @@ def lab_form(sources: wire.LabSources, view: wire.TunablesView, policies: wire.P
     problem = wrong
     if not problem and runs > sources.runs_max:
         problem = f"{runs} runs are more than {sources.runs_max}; take fewer values or seeds."
-    form = acting.Form()
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         reason = form.reason("lab_reason")
         label = f"Run {fmt.counted(runs, 'run')}"
@@ -56,7 +57,7 @@ def lab_form(sources: wire.LabSources, view: wire.TunablesView, policies: wire.P
         notice(Notice("warn", "Not ready", problem))
 
 
-def _requests(sources: wire.LabSources) -> tuple[str, str, int]:
+def _requests(sources: wire.LabSources, form: acting.Form) -> tuple[str, str, int]:
     methods = list(lm.METHODS)
     method = st.radio(
         "Method", methods, key="lab_method", format_func=lambda m: lm.METHODS[m],
@@ -71,8 +72,8 @@ def _requests(sources: wire.LabSources) -> tuple[str, str, int]:
     if not sources.trace_dir and method == "simulate":
         st.caption("Traces of your own: set `lab.trace_dir` in the service's settings.")
     most = sources.requests_max
-    requests = st.number_input(
-        "At most this many", 20, most, min(500, most), step=100, key="lab_requests"
+    requests = form.number(
+        "At most this many", min(500, most), REQUESTS_MIN, most, key="lab_requests", step=100
     )
     return str(method), str(source), int(requests)
 
@@ -83,27 +84,31 @@ def _source_words(s: wire.LabSource) -> str:
     return f"{s.title} ({fmt.count(s.bytes)} bytes)" if s.bytes is not None else s.title
 
 
-def _fleet(method: str) -> tuple[wire.LabFleet | None, float, int]:
+def _fleet(method: str, form: acting.Form) -> tuple[wire.LabFleet | None, float, int]:
     if method == "rescore":
         return None, 1.0, 1
     which = st.segmented_control("Fleet", [OWN, OTHER], default=OWN, required=True, key="lab_fleet")
     fleet = None
     if which == OTHER:
         with st.container(horizontal=True, gap="small"):
-            prefill = st.number_input("Prefill", 0, 1024, 8, key="lab_prefill", width=110)
-            decode = st.number_input("Decode", 0, 1024, 0, key="lab_decode", width=110)
-            both = st.number_input("Both", 0, 1024, 0, key="lab_both", width=110)
-            cache = st.number_input(
-                "Cache tokens a node", 1024, 10**10, 3_000_000, step=100_000, key="lab_cache",
+            prefill, decode, both = (
+                int(form.number(name, first, 0, 1024, key=f"lab_{name.lower()}", width=110))
+                for name, first in (("Prefill", 8), ("Decode", 0), ("Both", 0))
+            )
+            cache = form.number(
+                "Cache tokens a node", 3_000_000, 1024, 10**10, key="lab_cache", step=100_000,
                 width=180,
             )  # fmt: skip
-        fleet = wire.LabFleet(prefill=prefill, decode=decode, both=both, cache_tokens=cache)
-    with st.container(horizontal=True, gap="small"):
-        load = st.number_input(
-            "Load, times the source's rate", 0.1, 100.0, 1.0, step=0.1, key="lab_load", width=220
+        # Not before the button is pressed: what does not fit is said then.
+        fleet = wire.LabFleet.model_construct(
+            prefill=prefill, decode=decode, both=both, cache_tokens=int(cache)
         )
-        seeds = st.number_input("Seeds", 1, 10, 1, key="lab_seeds", width=110)
-    return fleet, float(load), int(seeds)
+    with st.container(horizontal=True, gap="small"):
+        load = form.number(
+            "Load, times the source's rate", 1.0, 0.1, 100, key="lab_load", width=220
+        )
+        seeds = form.number("Seeds", 1, 1, 10, key="lab_seeds", width=110)
+    return fleet, load, int(seeds)
 
 
 def _axes(view: wire.TunablesView, names: list[str]) -> tuple[str, dict[str, list[Any]], str]:

@@ -63,14 +63,13 @@ def _weight(node: str, weight: float) -> None:
     st.markdown(
         f"Relative share of traffic of **{node}**, for the next decision on. Now {weight:g}."
     )
-    value = st.number_input(
-        "Weight", min_value=WEIGHT_MIN, max_value=WEIGHT_MAX, value=weight, step=0.1,
-        format="%.2f", key="node_weight_value",
-    )  # fmt: skip
     form = acting.Form()
+    value = form.number(
+        "Weight", float(weight), WEIGHT_MIN, WEIGHT_MAX, key="node_weight_value", format="%.2f"
+    )
     reason = form.reason("node_weight_reason")
     if form.go(f"Set the weight of {node}", key="node_do"):
-        change = wire.NodeChange(weight=float(value), reason=reason, author=acting.author())
+        change = wire.NodeChange(weight=value, reason=reason, author=acting.author())
         acting.carry_out(lambda: fleet().change_node(node, change), f"{node} weighs {value:g} now")
 
 

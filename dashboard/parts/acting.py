@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import streamlit as st
 
@@ -11,6 +12,7 @@ from dashboard import session
 from dashboard.api.client import Refused, ServiceError
 from dashboard.api.control import ControlClient
 from dashboard.overview.models import Notice
+from dashboard.parts import format as fmt
 from dashboard.parts.components import notice
 from dashboard.parts.kept import forget
 from dashboard.parts.theme import Level
@@ -57,7 +59,7 @@ def refusal_title(e: Refused) -> str:
     if e.status in (401, 403):
         return "You may not do that"
     if e.status == 409:
-        return "Somebody was faster"
+        return "Not possible now" if e.stale is None else "Somebody was faster"
     if e.status == 422 and e.detail.param:
         return f"Refused: {e.detail.param}"
     return "Refused"
@@ -99,6 +101,20 @@ class Form:
         self.need(len(text) >= REASON_MIN, f"Reason: say why, in {REASON_MIN} characters or more.")
         return text
 
+    def number(
+        self, label: str, value: float, low: float, high: float, *, key: str, **more: Any
+    ) -> float:
+        """A number, whole where `value` is. The bounds are looked at here: a widget that knows
+        them goes on giving the last value that it could take, whatever stands in it."""
+        st.session_state.setdefault(key, value)  # beside it no default, which an empty field takes
+        whole = isinstance(value, int)
+        found = st.number_input(
+            label, value=None, key=key, **({"step": 1 if whole else 0.1} | more)
+        )
+        fits = found is not None and low <= found <= high
+        self.need(fits, f"{label}: a number from {fmt.digits(low)} to {fmt.digits(high)}.")
+        return value if found is None else found
+
     def typed(self, word: str, key: str) -> None:
         """A word to type, so that nobody does it by accident."""
         text = st.text_input(f"Type {word} to confirm", key=key).strip()
@@ -111,7 +127,7 @@ class Form:
     def complete(self) -> bool:
         """Whether nothing is missing; says what is."""
         if self._missing:
-            notice(Notice("bad", "Not done: something is missing", " ".join(self._missing)))
+            notice(Notice("bad", "Not done yet", " ".join(self._missing)))
         return not self._missing
 
 

@@ -86,19 +86,19 @@ def new_key() -> None:
     with st.container(horizontal=True, gap="small"):
         name = st.text_input("Name", key="key_name", max_chars=64)
         tenant = st.text_input("Tenant", key="key_tenant", max_chars=64)
-    with st.container(horizontal=True, gap="small"):
-        rate = st.number_input("Requests/s (0: no limit)", 0.0, 1e6, 0.0, key="key_rate")
-        once = st.number_input("At once (0: no limit)", 0, 1_000_000, 0, key="key_once")
-        tokens = st.number_input("Tokens/min (0: no limit)", 0, 10**12, 0, key="key_tokens")
-    days = LIVES[str(st.selectbox("Ends after", list(LIVES), key="key_days"))]
     form = acting.Form()
+    with st.container(horizontal=True, gap="small"):
+        rate = form.number("Requests/s (0: no limit)", 0.0, 0, 1e6, key="key_rate")
+        once = form.number("At once (0: no limit)", 0, 0, 1_000_000, key="key_once")
+        tokens = form.number("Tokens/min (0: no limit)", 0, 0, 10**12, key="key_tokens")
+    days = LIVES[str(st.selectbox("Ends after", list(LIVES), key="key_days"))]
     form.need(name.strip(), "Name: give one.")
     form.need(tenant.strip(), "Tenant: whose requests the key is for.")
     reason = form.reason("key_reason")
     if form.go("Make the key", key="key_do"):
         asked = wire.KeyAsk(
-            name=name.strip(), tenant=tenant.strip(), requests_per_s=rate, concurrent_max=once,
-            tokens_per_min=tokens, days=days, reason=reason,
+            name=name.strip(), tenant=tenant.strip(), requests_per_s=rate,
+            concurrent_max=int(once), tokens_per_min=int(tokens), days=days, reason=reason,
         )  # fmt: skip
         try:
             _shown_once(identity().add_key(asked).key)

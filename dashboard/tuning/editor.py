@@ -133,7 +133,7 @@ def _number(item: wire.TunableView, value: Any, common: dict[str, Any]) -> None:
     with right:
         shown = None if whole else "%g"
         st.number_input(
-            f"{item.path} number", low, high, step=step, key=key, format=shown,
+            f"{item.path} number", low, high, None, step=step, key=key, format=shown,
             args=(item, key), **common,
         )  # fmt: skip
 

@@ -11,6 +11,7 @@ from dashboard import session
 from dashboard.api.client import Refused, ServiceError
 from dashboard.overview.models import Notice
 from dashboard.parts import acting
+from dashboard.parts import format as fmt
 from dashboard.parts.components import notice
 from dashboard.parts.tables import plain_table
 from dashboard.tuning import draft as dr
@@ -101,7 +102,9 @@ def _do(
                 changes=changes, base=draft.base, reason=reason, author=author, until=until
             )
             made = calls.apply(asked)
-            acting.tell("ok", f"Revision {made.revision} is live")
+            ends = fmt.moment(until, session.zone())[:16] if until else ""
+            text = f"It is taken back at {ends} ({session.zone_name()})." if ends else ""
+            acting.tell("ok", f"Revision {made.revision} is live", text)
             keep(Draft(made.revision))
         elif way == "At a time":
             assert at is not None, "checked before the button is enabled"
@@ -120,7 +123,7 @@ def _do(
             acting.tell("ok", "The shadow runs", "The draft is kept.")
     except Refused as e:
         if e.stale is None:
-            notice(Notice("bad", acting.refusal_title(e), f"{e} The draft is kept."))
+            notice(Notice("bad", acting.refusal_title(e), f"{e}. The draft is kept."))
             return
         st.session_state[STALE] = e.stale  # told on the page, with both diffs
     except ServiceError as e:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import streamlit as st
 
 from core import wire
@@ -46,11 +48,7 @@ def _canary(c: wire.CanaryView) -> None:
             f"{c.candidate.finished} finished under the canary, {c.live.finished} under the live "
             f"revision; {c.candidate.good} and {c.live.good} met their limits."
         )
-    _to_draft(c.changes, "canary")
-    if c.running and act("Stop the canary", key="stop_canary"):
-        why = acting.why("stopped in the console")
-        acting.attempt(lambda: acting.control().stop_canary(why), "The canary is stopped")
-        st.rerun()
+    _next(c.changes, "canary", acting.control().stop_canary if c.running else None)
 
 
 def _shadow(s: wire.ShadowView) -> None:
@@ -61,19 +59,24 @@ def _shadow(s: wire.ShadowView) -> None:
     rows = tm.shadow_rows(s)
     if rows:
         plain_table(rows, key="shadow", alt="What live and shadow expect")
-    _to_draft(s.changes, "shadow")
-    if s.running and act("Stop the shadow", key="stop_shadow"):
-        why = acting.why("stopped in the console")
-        acting.attempt(lambda: acting.control().stop_shadow(why), "The shadow is stopped")
-        st.rerun()
+    _next(s.changes, "shadow", acting.control().stop_shadow if s.running else None)
 
 
-def _to_draft(changes: dict[str, list[object]], of: str) -> None:
-    """The way from a trial to what is live, also for who did not start it: its values as a draft,
-    to review and apply."""
+def _next(
+    changes: dict[str, list[object]], of: str, stop: Callable[[wire.Why], object] | None
+) -> None:
+    """What may follow on a trial, also for who did not start it: its values as a draft, to review
+    and apply, or its end."""
     state = session.look().state
-    if state is not None and act(f"Put the {of}'s values into a draft", key=f"draft_{of}"):
+    with st.container(horizontal=True, gap="small"):
+        promote = act(f"Put the {of}'s values into a draft", key=f"draft_{of}")
+        end = stop is not None and act(f"Stop the {of}", key=f"stop_{of}")
+    if promote and state is not None:
         keep(Draft(state.revision, {path: pair[1] for path, pair in changes.items()}))
+        st.rerun()
+    if end and stop is not None:
+        why = acting.why("stopped in the console")
+        acting.attempt(lambda: stop(why), f"The {of} is stopped")
         st.rerun()
 
 

@@ -70,7 +70,10 @@ def _nodes(state: wire.FleetState, series: wire.Series | None) -> None:
     span = not session.window().in_memory
     order = st.session_state.get("rows") or vm.ORDERS[0]
     what = "requests placed a minute" if span else "load"
-    heading("Nodes over time", f"{what}; rows {order}; {session.zone_name()}")
+    places = tuple((n.id, n.place.rack) for n in state.nodes)
+    by_rack = order == vm.ORDERS[1] and any(rack for _, rack in places)
+    rows = order if by_rack or order == vm.ORDERS[0] else "by load: no node names its rack"
+    heading("Nodes over time", f"{what}; rows {rows}; {session.zone_name()}")
     st.segmented_control(
         "Order of the nodes", list(vm.ORDERS), default=vm.ORDERS[0], required=True, key="rows",
         bind="query-params", label_visibility="collapsed",
@@ -79,10 +82,8 @@ def _nodes(state: wire.FleetState, series: wire.Series | None) -> None:
         return
     p, zone = session.colours(), session.zone()
 
-    places = tuple((n.id, n.place.rack) for n in state.nodes)
-
     def heat() -> Prepared:
-        racks = dict(places) if order == vm.ORDERS[1] else None
+        racks = dict(places) if by_rack else None
         nodes = [node for node, _ in places]
         return prepared(figures.load_heat(series, nodes, p, zone=zone, span=span, racks=racks))
 

@@ -20,11 +20,13 @@ def _dialog() -> None:
     form.need(st.text_input("Name", key="name"), "Name: give one.")
     reason = form.reason("reason")
     form.typed("gpu-1", "word")
+    weight = form.number("Weight", 1.0, 0.01, 1000.0, key="weight")
     if form.go("Do it", key="do"):
         why = Refused(422, wire.ErrorDetail(message="name: too odd", param="name"))
 
         def act() -> None:
             st.session_state["asked"] = st.session_state.get("asked", 0) + 1
+            st.session_state["weight_asked"] = weight
             if reason != "good enough":
                 raise why
 
@@ -62,6 +64,12 @@ def test_what_is_missing_is_named_and_what_was_typed_stays() -> None:
     assert "Refused: name" in _said(at) and "too odd" in _said(at)
     assert [f.value for f in at.text_input] == ["odd", "because", "gpu-1"]
     at.text_input(key="reason").set_value("good enough")
+    for wrong in (5000.0, None):  # beyond the bounds, and emptied
+        at.number_input(key="weight").set_value(wrong)
+        at.button(key="do").click().run()
+        assert "Weight: a number from 0.01 to 1,000." in _said(at)
+        assert at.number_input(key="weight").value == wrong
+    at.number_input(key="weight").set_value(5.0)
     at.button(key="do").click().run()
     assert "Done" in _said(at) and not at.exception
-    assert at.session_state["asked"] == 2
+    assert (at.session_state["asked"], at.session_state["weight_asked"]) == (2, 5.0)
