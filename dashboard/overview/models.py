@@ -22,6 +22,8 @@ REFUSED_WARN, REFUSED_BAD = 0.01, 0.05
 LOAD_WARN, LOAD_BAD = 0.7, 0.9
 
 
+_OUT = ("open", "half_open", "tripped")
+"""States of a breaker that keep requests from a node, or from the policy."""
 _SHOWN_CHARS = 60
 ORDERS = ("by load", "by rack")
 """How the rows of the node picture are ordered."""
@@ -142,7 +144,9 @@ def freshness(look: Look, now: datetime) -> tuple[Level, str]:
 
 def breaker_summary(state: wire.FleetState) -> tuple[Level, str]:
     """Level and words of the breaker badge."""
-    out = [n.id for n in state.nodes if n.breaker.state in ("open", "half_open", "tripped")]
+    out = [n.id for n in state.nodes if n.breaker.state in _OUT]
+    if state.breaker.state in _OUT:
+        return "bad", f"global {_spoken(state.breaker.state)}: round robin"
     if state.totals.panic:
         return "bad", "panic: breakers ignored"
     if out:
@@ -273,11 +277,16 @@ def _busiest(state: wire.FleetState) -> Tile:
 
 def problems(state: wire.FleetState, most: int = 5) -> list[tuple[Level, str]]:
     """What to look at first, worst first: the service's sentences, then nodes' warnings."""
-    found: list[tuple[Level, str]] = [(_gravity(text), text) for text in state.problems]
+    found: list[tuple[Level, str]] = []
+    if (whole := state.breaker).state in _OUT:
+        text = f"global breaker {_spoken(whole.state)}: requests go round robin"
+        found.append(("bad", text + _why(whole.reason)))
+    found += [(_gravity(text), text) for text in state.problems]
     told = " ".join(state.problems)
     for n in state.nodes:
-        if n.breaker.state in ("open", "half_open", "tripped"):
-            found.append(("bad", f"{n.id}: breaker {n.breaker.state}{_why(n.breaker.reason)}"))
+        if n.breaker.state in _OUT:
+            words = f"breaker {_spoken(n.breaker.state)}{_why(n.breaker.reason)}"
+            found.append(("bad", f"{n.id}: {words}"))
         if n.id not in told:
             found += [("warn", f"{n.id}: {w}") for w in n.warnings]
     if len(found) > most:
@@ -312,6 +321,10 @@ def _names(text: str, node_id: str) -> bool:
 def _gravity(text: str) -> Level:
     grave = ("dead", "no node", "cannot be stored", "every node", "too few")
     return "bad" if any(word in text for word in grave) else "warn"
+
+
+def _spoken(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _why(reason: str) -> str:

@@ -82,6 +82,7 @@ def layout(p: Palette, *, height: int, **more: Any) -> Figure:
             "bordercolor": p.line,
             "font": {"color": p.text, "size": 12},
         },
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": p.muted, "activecolor": p.accent},
         "legend": {
             "orientation": "h",
             "x": 0,

@@ -63,7 +63,7 @@ def change_user(user: wire.UserView) -> None:
         acting.carry_out(lambda: identity().change_user(user.name, asked), done)
 
 
-@st.dialog("New token", width="medium")
+@st.dialog("New token", width="medium", on_dismiss="rerun")
 def new_token() -> None:
     """A token for a program or a person; shown once, in this dialog."""
     name = st.text_input("Name", key="token_name", max_chars=64)
@@ -80,7 +80,7 @@ def new_token() -> None:
             notice(Notice("bad", "No token was made", str(e)))
 
 
-@st.dialog("New API key", width="medium")
+@st.dialog("New API key", width="medium", on_dismiss="rerun")
 def new_key() -> None:
     """A key of the data plane for a tenant; shown once, in this dialog."""
     with st.container(horizontal=True, gap="small"):

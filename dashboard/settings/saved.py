@@ -59,7 +59,8 @@ def _keep(page: str, title: str, found: wire.SavedViewList) -> None:
 
 def views_section() -> None:
     """All of them on the Settings page, and the end of one."""
-    heading("Saved views", "a page with its filters and its window, under a name")
+    what = "a page with its filters and its window, under a name"
+    heading("Saved views", f"{what}; {session.zone_name()}")
     found = views().all().views
     if not found:
         st.caption("None yet: open the page you want, then Views at the top right.")

@@ -47,7 +47,7 @@ def main(_state: wire.FleetState) -> None:
 
 
 def _users(users: Sequence[wire.UserView]) -> None:
-    heading("Users", "people who sign in with a password")
+    heading("Users", f"people who sign in with a password; {session.zone_name()}")
     if users:
         plain_table(sm.user_rows(users, session.zone()), key="users", alt="Users")
     else:
@@ -63,7 +63,8 @@ def _users(users: Sequence[wire.UserView]) -> None:
 
 
 def _tokens(tokens: Sequence[wire.TokenView]) -> None:
-    heading("Tokens and sessions", "for programs, and of people who are signed in")
+    whose = "for programs, and of people who are signed in"
+    heading("Tokens and sessions", f"{whose}; {session.zone_name()}")
     rows = sm.token_rows(tokens, now=session.now(), zone=session.zone())
     if rows:
         plain_table(rows, key="tokens", alt="Tokens and sessions")
@@ -74,7 +75,7 @@ def _tokens(tokens: Sequence[wire.TokenView]) -> None:
 
 
 def _keys(keys: Sequence[wire.KeyView]) -> None:
-    heading("API keys", "of the data plane: a tenant with its limits")
+    heading("API keys", f"of the data plane: a tenant with its limits; {session.zone_name()}")
     rows = sm.key_rows(keys, now=session.now(), zone=session.zone())
     if rows:
         plain_table(rows, key="keys", alt="API keys")

@@ -126,6 +126,15 @@ def test_an_open_breaker_is_a_problem_with_its_reason() -> None:
     assert vm.breaker_summary(state(node("a"))) == ("ok", "all closed")
 
 
+def test_the_global_breaker_is_the_first_thing_to_say() -> None:
+    tripped = wire.BreakerView(state="tripped", reason="a drill", manual=True)
+    found = state(node("gpu-1"), problems=("dead: n0",)).model_copy(update={"breaker": tripped})
+    assert vm.breaker_summary(found) == ("bad", "global tripped: round robin")
+    first = "global breaker tripped: requests go round robin (a drill)"
+    assert vm.problems(found)[0] == ("bad", first)
+    assert (vm.problem_link(first, found) or ("",))[0] == "breaker"
+
+
 def test_nodes_that_take_nothing_come_first() -> None:
     dead = node("z", health=Health.DEAD, eligible=False, trust=Trust.OFF)
     rows = vm.fleet_rows([node("a"), dead, node("b")])
