@@ -20,6 +20,7 @@ from dashboard import oidc
 from dashboard.api.client import AdminClient, Refused, ServiceError
 from dashboard.api.feed import Feed, Look
 from dashboard.launch import DEFAULT_URL, HISTORY_VARIABLE, URL_VARIABLE
+from dashboard.parts.store import Kept
 from dashboard.parts.theme import Palette, palette
 from dashboard.parts.window import CHOICES, CUSTOM, LIVE_RANGE, Window, fixed, relative
 
@@ -30,8 +31,11 @@ READERS_MAX = 256
 """Tokens whose pollers are kept."""
 WHO_S = 5.0
 """How long an answer about who is signed in is believed; the service checks each request."""
+WHO_MEANWHILE_S = 15.0
+"""So old it still serves while a thread asks again, so that a service that hangs holds up no page.
+Rights that were taken away show at the refresh after; the service heeds them at once."""
 WHO_WAIT_S = 1.5
-"""A page is not held up longer than this by a service that hangs."""
+"""The first page of a reader is not held up longer than this by a service that hangs."""
 COOKIE = "conductor_session"
 """Holds the token; set by the sign-in page, out of reach of scripts."""
 ROLES = ("viewer", "operator", "admin")
@@ -153,14 +157,21 @@ def _ask_who() -> wire.WhoAmI | int | None:
     last: wire.WhoAmI | int | None = st.session_state.get("who")
     if last is not None and feed().look().error:
         return last
-    found = _who(service_url(), token())
+    url, shown = service_url(), token()
+    found = _whos().get(
+        (url, shown), WHO_S, lambda: _who(url, shown), meanwhile_s=WHO_MEANWHILE_S
+    )  # fmt: skip
     if found is None:
         return last
     st.session_state["who"] = found
     return found
 
 
-@st.cache_data(show_spinner=False, ttl=WHO_S, max_entries=READERS_MAX)
+@st.cache_resource(show_spinner=False)
+def _whos() -> Kept:
+    return Kept()
+
+
 def _who(url: str, token: str) -> wire.WhoAmI | int | None:
     """Who the token's owner is, the status of a refusal, or None without an answer."""
     asking = AdminClient(url, token)

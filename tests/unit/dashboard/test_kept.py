@@ -6,12 +6,15 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
+from core import wire
+from dashboard import session
 from dashboard.api.client import Unreachable
-from dashboard.parts import kept as module
-from dashboard.parts.kept import Kept
+from dashboard.parts import store as module
+from dashboard.parts.store import Kept
 
 
 def test_an_answer_is_read_again_when_it_is_too_old_and_failures_are_not_kept() -> None:
@@ -120,3 +123,30 @@ def _until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def test_who_reads_is_asked_again_beside_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that hangs holds nobody up; rights that are gone show at the next refresh."""
+    now, released, store = [0.0], threading.Event(), Kept(lambda: now[0])
+    answers = iter((wire.WhoAmI(name="ada", role="admin", kind="token"), 401))
+    monkeypatch.setattr(session.st, "session_state", {})
+
+    def ask(_url: str, _token: str) -> wire.WhoAmI | int:
+        if now[0]:
+            assert released.wait(10)
+        return next(answers)
+
+    feed = SimpleNamespace(look=lambda: SimpleNamespace(error=""))
+    for name, stand_in in (
+        ("_who", ask), ("_whos", lambda: store), ("feed", lambda: feed), ("token", lambda: "t"),
+    ):  # fmt: skip
+        monkeypatch.setattr(session, name, stand_in)
+    assert session.may("admin")
+    now[0] = session.WHO_S + 1
+    assert session.may("admin") and not session.must_sign_in()  # while the thread still waits
+    released.set()
+    deadline = time.monotonic() + 10
+    while not session.must_sign_in():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert not session.may("operator")
