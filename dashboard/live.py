@@ -23,6 +23,8 @@ def live(draw: Callable[[], None], *, key: str) -> None:
 
     def run() -> None:
         with session.one_run():
+            if session.answers_again():
+                st.rerun()
             redraw_strip()
             draw()
 
@@ -35,6 +37,8 @@ def follow_strip() -> None:
 
         def run() -> None:
             with session.one_run():
+                if session.answers_again():
+                    st.rerun()
                 redraw_strip()
 
         st.fragment(run, run_every=session.refresh_every(), key="frame")()

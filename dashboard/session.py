@@ -43,6 +43,7 @@ ROLES = ("viewer", "operator", "admin")
 LOCAL_TIME = "local"
 """Choice of the browser's own time zone."""
 ENVIRONMENT_VARIABLE = "CONDUCTOR_ENVIRONMENT"
+_WAITS = "waits_for_answers"
 T = TypeVar("T")
 _feeds = threading.Lock()
 _run: ContextVar[dict[str, Any] | None] = ContextVar("run", default=None)
@@ -143,6 +144,25 @@ def user() -> User:
     return User("" if found.anonymous else found.name, found.role or "")
 
 
+def answers() -> bool:
+    """Whether the service answers now, and has said who reads.
+
+    Where it does not the page is drawn anew once it does: what was disabled would stay so.
+    """
+    found = _known() is not None and not feed().look().error
+    if not found:
+        st.session_state[_WAITS] = True
+    return found
+
+
+def answers_again() -> bool:
+    """Whether a page that was drawn without answers can be drawn as it should; said once."""
+    found = bool(st.session_state.get(_WAITS)) and answers()
+    if found:
+        del st.session_state[_WAITS]
+    return found
+
+
 def must_sign_in() -> bool:
     """Whether the service shows nothing to this browser as it is."""
     return _known() in (401, 403)
@@ -187,6 +207,7 @@ def _who(url: str, token: str) -> wire.WhoAmI | int | None:
 
 def may(least: str) -> bool:
     """Whether the reader's role is at least `least`."""
+    answers()
     role = user().role
     return role in ROLES and ROLES.index(role) >= ROLES.index(least)
 

@@ -42,6 +42,10 @@ def value_words(value: float | None, unit: str) -> str:
         return fmt.NONE
     if unit == "s":
         return fmt.seconds(value)
+    if unit == "share":
+        return fmt.share(value, 1)
+    if unit.startswith("1/"):
+        return f"{fmt.digits(value)}{unit[1:]}"
     return f"{fmt.digits(value)} {unit}".strip()
 
 
@@ -141,10 +145,16 @@ def monitor_figure(
             p,
             height=230,
             showlegend=True,
-            yaxis={"ticksuffix": f" {unit}" if unit else "", "rangemode": "tozero"},
+            yaxis={"rangemode": "tozero", **_ticks(unit)},
             meta=f"{alert.monitor} in the last hour: {told}; limit {alert.limit:g}.",
         ),
     }
+
+
+def _ticks(unit: str) -> dict[str, str]:
+    if unit == "share":
+        return {"tickformat": ".0%"}
+    return {"ticksuffix": unit[1:] if unit.startswith("1/") else f" {unit}" if unit else ""}
 
 
 def job_rows(

@@ -75,16 +75,21 @@ def details(e: wire.EventView) -> str:
     cause = str(e.data.get("cause", "")).replace("_", " ")
     parts += [f"was {before}" if before else "", cause]
     rest = {k: v for k, v in e.data.items() if k not in _HIDDEN}
-    parts.append(_alert(rest) if e.kind.startswith("alert.") else evidence_words(rest))
+    if e.kind.startswith("alert."):
+        parts.append(_alert(rest, over=e.kind.endswith(".resolved")))
+    else:
+        parts.append(evidence_words(rest))
     text = "; ".join(p for p in parts if p)
     return text if len(text) <= WORDS_MAX else text[: WORDS_MAX - 1] + "…"
 
 
-def _alert(data: dict[str, object]) -> str:
-    """What was alerted, how far from the limit, and what stands behind it."""
+def _alert(data: dict[str, object], *, over: bool) -> str:
+    """What was alerted, how far from the limit, and what stood behind it; when over, at last."""
     value, limit = data.get("value"), data.get("limit")
-    known = isinstance(value, (int, float)) and isinstance(limit, (int, float))
-    far = f"{fmt.figure(value)} where the limit is {fmt.figure(limit)}" if known else ""  # type: ignore[arg-type]
+    far = ""
+    if isinstance(value, (int, float)) and isinstance(limit, (int, float)):
+        last = "at last " if over else ""
+        far = f"{last}{fmt.figure(value)} where the limit is {fmt.figure(limit)}"
     found = alert_evidence(str(data.get("alert", "")), data)
     return "; ".join(p for p in (str(data.get("summary", "")), far, found) if p)
 

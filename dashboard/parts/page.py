@@ -94,10 +94,10 @@ def failure_notice(what: str, e: ServiceError) -> vm.Notice:
 def act(label: str, *, key: str, least: str = "operator", why_not: str = "", **more: Any) -> bool:
     """A button for an act; disabled, with the reason as help, where the reader may not."""
     reason = why_not
-    if not session.may(least):
-        reason = f"This needs the role {least}; you are {session.user().role}."
-    elif session.feed().look().error:
+    if not session.answers():
         reason = "The service does not answer."
+    elif not session.may(least):
+        reason = f"This needs the role {least}; you are {session.user().role}."
     if reason:
         more["help"] = reason
     return bool(st.button(label, key=key, disabled=bool(reason), **more))

@@ -146,16 +146,12 @@ def _preview(p: wire.PreviewView) -> None:
         heading("What it would do", f"{p.decisions} recorded decisions made again")
         st.button("Again", key="preview_again", on_click=_again, help="With the newest decisions")
     tile_grid(tm.preview_tiles(p))
-    left, right = st.columns(2, gap="medium")
     effects = tm.effect_rows(p)
-    with left:
-        if effects:
-            plain_table(effects, key="effects", alt="Which changed parameter matters")
-    with right:
-        if p.moves:
-            figure = tuning_figures.moves(p, session.colours())
-            live_plot(figure, key="moves", alt="Moved decisions")
+    if effects:
+        plain_table(effects, key="effects", alt="Which changed parameter matters")
     if p.moves:
+        figure = tuning_figures.moves(p, session.colours())
+        live_plot(figure, key="moves", alt="Moved decisions")
         with st.expander("Numbers behind the chart, and the decisions that differ most"):
             plain_table(tm.move_rows(p), key="move_rows", alt="Moves")
             plain_table(tm.example_rows(p), key="examples", alt="Decisions that differ most")

@@ -5,12 +5,19 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 from stack import Stack
 from test_control_pages import until
 from watching import Watched, go, plots
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
+TABS_MAX = 60
+_RING = """e => {
+    const s = getComputedStyle(e);
+    const outlined = s.outlineStyle !== 'none' && s.outlineWidth !== '0px';
+    return e.tagName === 'INPUT' || outlined || s.boxShadow !== 'none';
+}"""
+"""Whether an element that has the focus is drawn with a ring; a field has its caret."""
 ROW_CHECKBOX = {"x": 17, "y": 51}
 
 
@@ -36,7 +43,7 @@ def test_a_node_is_drained_and_taken_back(plain: Watched, stack: Stack) -> None:
     drain = stack.get("/nodes/both-3")["drain"]
     assert (drain["state"], drain["reason"]) == ("drained", "new driver")
     assert not stack.get("/nodes/both-3")["eligible"]
-    _act(page, "Undrain", "both-3", "driver is in")
+    _act_by_keys(page, "Undrain", "both-3", "driver is in")
     expect(page.get_by_text("Done: undrain both-3")).to_be_visible()
     assert stack.get("/nodes/both-3")["eligible"]
     plain.check()
@@ -49,6 +56,34 @@ def _act(page: Page, name: str, node: str, reason: str) -> None:
     dialog.get_by_label("Reason (required)").fill(reason)
     button.click()
     expect(dialog).to_have_count(0)
+
+
+def _act_by_keys(page: Page, name: str, node: str, reason: str) -> None:
+    """The same with the keyboard alone; what is missing is said on the way."""
+    _tab_to(page.get_by_role("button", name=f"{name} …", exact=True))
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    do = dialog.get_by_role("button", name=f"{name} {node}")
+    _tab_to(do)
+    page.keyboard.press("Space")
+    expect(dialog.get_by_role("alert")).to_contain_text("Reason: say why")
+    _tab_to(dialog.get_by_label("Reason (required)"))
+    page.keyboard.type(reason)
+    page.keyboard.press("Tab")
+    expect(do).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(dialog).to_have_count(0)
+
+
+def _tab_to(target: Locator) -> None:
+    """Tab until the element has the focus, which is to be seen there."""
+    expect(target).to_be_visible()
+    for _ in range(TABS_MAX):
+        target.page.keyboard.press("Tab")
+        if target.evaluate("e => e === document.activeElement"):
+            break
+    expect(target).to_be_focused()
+    assert target.evaluate(_RING), "the focus is not visible"
 
 
 def test_a_hot_prefix_is_followed_to_its_replicas(plain: Watched, stack: Stack, hot: str) -> None:

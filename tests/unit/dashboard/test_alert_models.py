@@ -100,6 +100,8 @@ def test_rules_read_with_their_units() -> None:
                         {"loop_lag": "s"}, UTC)[0]  # fmt: skip
     assert row["Rule"] == "loop_lag below 100 ms for 60 s"
     assert row["Now"] == "200 ms"
+    assert am.value_words(0.058, "share") == "5.8 %"
+    assert am.value_words(3.0, "1/min") == "3/min"
 
 
 def test_the_monitor_is_drawn_with_its_limit() -> None:

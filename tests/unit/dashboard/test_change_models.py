@@ -34,6 +34,18 @@ def test_events_become_sentences_with_who_and_why() -> None:
     assert second["Details"] == "was closed; error rate; failures 12"
 
 
+def test_an_alert_tells_how_far_it_was_and_why() -> None:
+    facts = {"alert": "load_uneven", "severity": "ticket", "summary": "uneven", "value": 2.5,
+             "limit": 2.0, "busiest": "gpu-7", "nodes": 8}  # fmt: skip
+    fired = event("alert.firing", before="pending", **facts)
+    why = "the busiest of 8 prefill nodes is gpu-7"
+    assert cm.details(fired) == f"was pending; uneven; 2.5 where the limit is 2; {why}"
+    over = event("alert.resolved", before="firing", **facts)
+    assert "uneven; at last 2.5 where" in cm.details(over)
+    restored = event("tunables.rolled_back", evidence={"rule": "fast", "long": [1, 2, 3]})
+    assert cm.details(restored) == ""  # its reason says it
+
+
 def test_every_kind_has_a_lane_and_every_lane_its_kinds() -> None:
     assert cm.lane_of("global_breaker.tripped") == "Breakers"
     assert cm.lane_of("never.heard_of") == cm.OTHER

@@ -150,3 +150,17 @@ def test_who_reads_is_asked_again_beside_the_page(monkeypatch: pytest.MonkeyPatc
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert not session.may("operator")
+
+
+def test_a_page_drawn_without_answers_is_drawn_anew_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Acts that were disabled for a moment would stay so: nothing else draws them again."""
+    look = SimpleNamespace(error="away")
+    admin = wire.WhoAmI(name="ada", role="admin", kind="token")
+    monkeypatch.setattr(session.st, "session_state", {})
+    monkeypatch.setattr(session, "feed", lambda: SimpleNamespace(look=lambda: look))
+    monkeypatch.setattr(session, "_known", lambda: admin)
+    assert session.may("admin") and not session.answers_again()  # not yet
+    look.error = ""
+    assert session.answers_again()
+    assert not session.answers_again()
+    assert session.may("admin") and not session.answers_again()
