@@ -13,7 +13,7 @@ import numpy as np
 from core.plan.cost_model import tbt_seconds
 from core.policy.base import Bools, Floats, Scores
 
-_MOVE_S_PER_TOKEN = 1e-9
+MOVE_S_PER_TOKEN = 1e-9
 """Charged for each token not there yet: KV already in place wins where times are equal."""
 
 
@@ -51,7 +51,14 @@ def score_decode(
     """
     tbt_s = tbt_seconds(d0, d1, d2, batch + 1.0, kv_tokens + added_tokens)
     limit = np.minimum(strictest_tbt_s, tbt_slo_s) * tbt_slack
-    slowed = tbt_weight * tbt_s
-    move = _MOVE_S_PER_TOKEN * missing_tokens
-    terms = {"transfer": transfer_s, "tbt": slowed, "move": move}
-    return DecodeScores(Scores(transfer_s + slowed + move, terms), tbt_s <= limit, tbt_s)
+    terms = decode_terms(transfer_s, tbt_s, missing_tokens, tbt_weight)
+    total = terms["transfer"] + terms["tbt"] + terms["move"]
+    return DecodeScores(Scores(total, terms), tbt_s <= limit, tbt_s)
+
+
+def decode_terms(
+    transfer_s: Floats, tbt_s: Floats, missing_tokens: Floats, tbt_weight: float
+) -> dict[str, Floats]:
+    """The named terms whose sum is a candidate's total."""
+    move = MOVE_S_PER_TOKEN * missing_tokens
+    return {"transfer": transfer_s, "tbt": tbt_weight * tbt_s, "move": move}

@@ -17,7 +17,9 @@ import numpy.typing as npt
 from core.domain import CandidateTable, Prediction, Reason, Request, Slot
 from core.fleet.ledger import Ledger
 from core.fleet.state import FleetState
-from core.plan.decode import DecodeScores, score_decode
+from core.plan.decode import decode_terms, score_decode
+from core.plan.few import FEW
+from core.plan.few_decode import Joining, Weighed, weigh_few
 from core.plan.transfer import Topology, exposed_seconds
 from core.policy.constraints import Bools, Excluded, Standing, decode_checks, narrowed
 from core.policy.pick import pick
@@ -51,13 +53,6 @@ class DecodeChoice:
     table: CandidateTable | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Moves:
-    rows: npt.NDArray[np.intp]
-    missing: Floats
-    transfer_s: Floats
-
-
 def choose_decode(
     fleet: FleetState,
     ledger: Ledger,
@@ -69,7 +64,7 @@ def choose_decode(
     standing: Standing,
     prefill: int,
     predicted: Prediction,
-    held: Ints,
+    held: Ints | list[int],
     tbt_slo_s: float,
     rng: Random,
     explain: bool,
@@ -86,24 +81,33 @@ def choose_decode(
         left = narrowed(fleet, standing, checks)
     if not left.count:
         return left.excluded
-    moves = _moves(fleet, topology, request, left, prefill, predicted, held, now)
-    when_s = now + predicted.ttft_s if t.admission.early_rejection else None
-    batch, kv = _batches(fleet, ledger, moves.rows, when_s)
-    scored = _scores(fleet, t, moves, batch, kv + added, tbt_slo_s)
-    row, tied = _pick_feasible(scored, rng)
-    least = int(scored.tbt_s.argmin())
-    best = int(moves.rows[least])
+    joining = Joining(
+        request=request,
+        prefill=prefill,
+        predicted=predicted,
+        held=held,
+        wait_s=_sender_busy_s(fleet, prefill, now + predicted.queue_s + predicted.transfer_s),
+        when_s=now + predicted.ttft_s if t.admission.early_rejection else None,
+        added_tokens=added,
+        tbt_slo_s=tbt_slo_s,
+    )
+    form = weigh_few if left.count <= FEW else weigh
+    w = form(fleet, ledger, topology, t, joining, left)
+    row, tied = _pick_feasible(w, rng)
+    least = w.least
+    best = int(w.slots[least])
+    d0, d1, d2 = fleet.fixed.tbt[best]
     return DecodeChoice(
-        slot=Slot(int(moves.rows[row])),
-        moved_tokens=int(moves.missing[row]),
-        transfer_s=float(moves.transfer_s[row]),
-        tbt_s=float(scored.tbt_s[row]),
-        tbt_least_s=float(scored.tbt_s[least]),
-        tbt_floor_s=float(fleet.d0[best] + fleet.d1[best] + fleet.d2[best] * added),
+        slot=Slot(int(w.slots[row])),
+        moved_tokens=int(w.missing[row]),
+        transfer_s=float(w.transfer_s[row]),
+        tbt_s=float(w.tbt_s[row]),
+        tbt_least_s=float(w.tbt_s[least]),
+        tbt_floor_s=d0 + d1 + d2 * added,
         decode_s=ledger.drain_s(best, now),
-        feasible=bool(scored.feasible[row]),
+        feasible=bool(w.feasible[row]),
         excluded=left.excluded,
-        table=_table(fleet, moves, scored, batch, kv, row, tied) if explain else None,
+        table=_table(fleet, w, t.decode.tbt_weight, row, tied) if explain else None,
     )
 
 
@@ -132,37 +136,11 @@ def _kv_held(fleet: FleetState, prefill: int) -> Floats:
     return held
 
 
-def _scores(
-    fleet: FleetState,
-    t: Tunables,
-    moves: _Moves,
-    batch: Floats,
-    kv_with: Floats,
-    tbt_slo_s: float,
-) -> DecodeScores:
-    """Scores of joining these batches, whose KV would then be `kv_with`."""
-    rows = moves.rows
-    return score_decode(
-        fleet.d0[rows],
-        fleet.d1[rows],
-        d2=fleet.d2[rows],
-        batch=batch,
-        kv_tokens=kv_with,
-        added_tokens=0.0,
-        missing_tokens=moves.missing,
-        transfer_s=moves.transfer_s,
-        tbt_slo_s=tbt_slo_s,
-        strictest_tbt_s=fleet.strictest_tbt_s[rows],
-        tbt_weight=t.decode.tbt_weight,
-        tbt_slack=t.admission.tbt_slack,
-    )
-
-
-def _pick_feasible(scored: DecodeScores, rng: Random) -> tuple[int, int]:
+def _pick_feasible(w: Weighed, rng: Random) -> tuple[int, int]:
     """Among nodes that keep the limit; among all, the least slowed, where none does."""
-    total, feasible = scored.scores.total, int(np.count_nonzero(scored.feasible))
-    if 0 < feasible < len(total):
-        total = np.where(scored.feasible, total, np.inf)
+    total = w.total
+    if True in w.feasible and False in w.feasible:
+        total = np.where(w.feasible, total, np.inf)
     return pick(total, "min", rng)
 
 
@@ -197,32 +175,53 @@ def _partners(fleet: FleetState, topology: Topology, prefill: int) -> Bools:
     return mask
 
 
-def _moves(
+def weigh(
     fleet: FleetState,
+    ledger: Ledger,
     topology: Topology,
-    request: Request,
+    t: Tunables,
+    joining: Joining,
     left: Standing,
-    prefill: int,
-    predicted: Prediction,
-    held: Ints,
-    now: float,
-) -> _Moves:
-    """Rows that can decode this prompt, the tokens each lacks, and the exposed time to move.
+) -> Weighed:
+    """The candidates' tokens to move, the exposed time for it, and scores of joining there.
 
     The sender first finishes what earlier prompts hand over and others fetch from it; KV then
     leaves layer by layer while the prompt is computed.
     """
     rows = np.arange(left.count) if isinstance(left.rows, slice) else left.rows
+    prefill, predicted = joining.prefill, joining.predicted
     latency, per_byte = topology.row(prefill)
-    missing: Floats = request.prompt_tokens - held[rows].astype(np.float64)
-    busy_until_s = max(float(fleet.handover_until_s[prefill]), float(fleet.egress_until_s[prefill]))
-    wait_s = max(busy_until_s - (now + predicted.queue_s + predicted.transfer_s), 0.0)
-    raw = wait_s + latency[rows] + missing * fleet.kv_bytes[prefill] * per_byte[rows]
+    missing: Floats = joining.request.prompt_tokens - joining.held[rows].astype(np.float64)
+    raw = joining.wait_s + latency[rows] + missing * fleet.kv_bytes[prefill] * per_byte[rows]
     exposed = exposed_seconds(raw, predicted.prefill_s, int(fleet.layers[prefill]))
     if fleet.decodes[prefill]:
         stays = rows == prefill
         missing[stays] = exposed[stays] = 0.0
-    return _Moves(rows=rows, missing=missing, transfer_s=exposed)
+    batch, kv = _batches(fleet, ledger, rows, joining.when_s)
+    scored = score_decode(
+        fleet.d0[rows],
+        fleet.d1[rows],
+        d2=fleet.d2[rows],
+        batch=batch,
+        kv_tokens=kv + joining.added_tokens,
+        added_tokens=0.0,
+        missing_tokens=missing,
+        transfer_s=exposed,
+        tbt_slo_s=joining.tbt_slo_s,
+        strictest_tbt_s=fleet.strictest_tbt_s[rows],
+        tbt_weight=t.decode.tbt_weight,
+        tbt_slack=t.admission.tbt_slack,
+    )
+    total, tbt_s = scored.scores.total, scored.tbt_s
+    least = int(tbt_s.argmin())
+    return Weighed(rows, missing, exposed, batch, kv, tbt_s, scored.feasible, total, least)
+
+
+def _sender_busy_s(fleet: FleetState, prefill: int, start_s: float) -> float:
+    """How long other KV still leaves the prefill node when it begins the prompt at `start_s`."""
+    cells = fleet.cells
+    busy_until_s = max(cells.handover_until_s[prefill], cells.egress_until_s[prefill])
+    return max(busy_until_s - start_s, 0.0)
 
 
 def _batches(
@@ -235,25 +234,20 @@ def _batches(
     return expected[:, 0], expected[:, 1]
 
 
-def _table(
-    fleet: FleetState,
-    moves: _Moves,
-    scored: DecodeScores,
-    batch: Floats,
-    kv: Floats,
-    row: int,
-    tied: int,
-) -> CandidateTable:
-    columns = {
-        "batch": fleet.decoding[moves.rows],
-        "batch_then": batch,
-        "kv_tokens": kv,
-        "missing_tokens": moves.missing,
-        "transfer_s": moves.transfer_s,
-        "tbt_s": scored.tbt_s,
-        "feasible": scored.feasible,
-    }
-    nodes = tuple(fleet.node_at(slot) for slot in moves.rows.tolist())
-    return CandidateTable(
-        nodes, "min", scored.scores.total, columns, dict(scored.scores.terms), row, tied
+def _table(fleet: FleetState, w: Weighed, tbt_weight: float, row: int, tied: int) -> CandidateTable:
+    slots = np.asarray(w.slots)
+    total, tbt_s, missing, transfer_s = (
+        np.asarray(column, np.float64) for column in (w.total, w.tbt_s, w.missing, w.transfer_s)
     )
+    columns = {
+        "batch": fleet.decoding[slots],
+        "batch_then": np.asarray(w.batch, np.float64),
+        "kv_tokens": np.asarray(w.kv, np.float64),
+        "missing_tokens": missing,
+        "transfer_s": transfer_s,
+        "tbt_s": tbt_s,
+        "feasible": np.asarray(w.feasible),
+    }
+    terms = decode_terms(transfer_s, tbt_s, missing, tbt_weight)
+    nodes = tuple(fleet.node_at(slot) for slot in slots.tolist())
+    return CandidateTable(nodes, "min", total, columns, terms, row, tied)
