@@ -8,8 +8,11 @@ check is made. A token in the address (the link that a first start prints) is ex
 from __future__ import annotations
 
 import html
+import re
+from collections.abc import Mapping
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
+from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -24,10 +27,13 @@ from dashboard.who import NEXT
 
 SIGN_IN, SIGN_OUT = "/sign-in", "/sign-out"
 BODY_BYTES_MAX = 4096
+FIELDS_MAX = 8
 NEXT_CHARS_MAX = 4096
 COOKIE_AGE_S = 12 * 3600
 PATIENCE_S = 15.0
 """Signing in may wait longer than a page's refresh."""
+_TOKEN = re.compile(r"[!-~]{1,512}")
+"""What can stand in a header, where it is sent; the service knows which are good."""
 _HEADERS = {
     "cache-control": "no-store",
     # Not "no-referrer": browsers would send the forms with the Origin "null".
@@ -50,7 +56,7 @@ hr {{ margin: 1.5rem 0 }}
 </style>
 <h1>Conductor</h1>
 <p class="error" role="alert">{error}</p>
-<form method="post"><label>User <input name="user" autocomplete="username"></label>
+<form method="post"><label>User <input name="user" value="{user}" autocomplete="username"></label>
 <label>Password <input name="password" type="password" autocomplete="current-password"></label>
 <button>Sign in</button></form>
 {elsewhere}<hr><form method="post"><label>or a token <input name="token" type="password"></label>
@@ -76,12 +82,14 @@ async def _sign_in(request: Request) -> Response:
     form = await _form(request)
     if form is None:
         return _page("That is too long.", 413)
-    if form.get("token"):
+    if "token" in form:
         return await _with_token(request, form["token"].strip())
     return await _with_password(request, form.get("user", ""), form.get("password", ""))
 
 
 async def _with_token(request: Request, token: str) -> Response:
+    if not _TOKEN.fullmatch(token):
+        return _page("Token: paste one whole, as it was printed.", 422)
     try:
         await run_in_threadpool(_check, token)
     except ServiceError as error:
@@ -92,9 +100,14 @@ async def _with_token(request: Request, token: str) -> Response:
 async def _with_password(request: Request, user: str, password: str) -> Response:
     peer = request.client.host if request.client else ""
     try:
-        token = await run_in_threadpool(_log_in, user, password, peer)
+        asked = wire.SignIn(user=user, password=password)
+    except ValidationError as error:
+        wrong = {str(e["loc"][0]): e["ctx"] for e in error.errors()}
+        return _page(" ".join(map(_length_words, wrong, wrong.values())), 422, user)
+    try:
+        token = await run_in_threadpool(_log_in, asked, peer)
     except ServiceError as error:
-        return _refused(error)
+        return _refused(error, user)
     return _welcome(request, token)
 
 
@@ -118,10 +131,17 @@ def _check(token: str) -> None:
         client.close()
 
 
-def _log_in(user: str, password: str, peer: str) -> str:
+def _length_words(field: str, bounds: Mapping[str, int]) -> str:
+    """What a field takes, by the bound that its text broke."""
+    if "max_length" in bounds:
+        return f"{field.capitalize()}: at most {bounds['max_length']} characters."
+    return f"{field.capitalize()}: fill it in."
+
+
+def _log_in(asked: wire.SignIn, peer: str) -> str:
     client = AdminClient(service_url(), peer=peer)
     try:
-        return client.log_in(user, password).token
+        return client.log_in(asked.user, asked.password).token
     finally:
         client.close()
 
@@ -161,12 +181,14 @@ def way_back(asked: str) -> str:
     return urlunsplit(("", "", parts.path, parts.query, ""))
 
 
-def _page(error: str = "", status: int = 200) -> Response:
+def _page(error: str = "", status: int = 200, user: str = "") -> Response:
+    """The page; `user` is what was typed before."""
     name, elsewhere = oidc.offered(), ""
     if name:
         there = f"/?{oidc.STEP}={oidc.BEGIN}"
         elsewhere = f'<p><a href="{there}">Sign in with {html.escape(name)}</a></p>'
-    text = _PAGE.format(error=html.escape(error), elsewhere=elsewhere)
+    typed = html.escape(user, quote=True)
+    text = _PAGE.format(error=html.escape(error), elsewhere=elsewhere, user=typed)
     return HTMLResponse(text, status, headers=_HEADERS)
 
 
@@ -177,7 +199,11 @@ async def _form(request: Request) -> dict[str, str] | None:
         body += part
         if len(body) > BODY_BYTES_MAX:
             return None
-    fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=8)
+    text = body.decode("utf-8", "replace")
+    try:
+        fields = parse_qs(text, keep_blank_values=True, max_num_fields=FIELDS_MAX)
+    except ValueError:
+        return None
     return {name: values[0] for name, values in fields.items()}
 
 
@@ -187,8 +213,8 @@ def _from_here(request: Request) -> bool:
     return not origin or urlsplit(origin).netloc == request.headers.get("host", "")
 
 
-def _refused(error: ServiceError) -> Response:
+def _refused(error: ServiceError, user: str = "") -> Response:
     """The page again, with the service's own words or what is wrong with it."""
     if isinstance(error, Refused):
-        return _page(str(error), error.status)
-    return _page(f"The service does not answer: {error}. Try again.", 503)
+        return _page(str(error), error.status, user)
+    return _page(f"The service does not answer: {error}. Try again.", 503, user)

@@ -59,10 +59,36 @@ def test_a_token_that_is_not_good_is_said_and_not_kept(browser):
     assert "&lt;token&gt;" in answer.text and "<token>" not in answer.text
 
 
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ({"user": "", "password": ""}, ("User: fill it in.", "Password: fill it in.")),
+        ({"user": "ada", "password": ""}, ("Password: fill it in.", 'value="ada"')),
+        ({"user": 'a"b' * 30, "password": "x"}, ("User: at most 64", "a&quot;b")),
+        ({"user": "ada", "password": "x" * 300}, ("Password: at most 256 characters.",)),
+        ({"token": ""}, ("Token: paste one whole",)),
+        ({"token": "two words"}, ("Token: paste one whole",)),
+        ({"token": "\u20ac"}, ("Token: paste one whole",)),
+    ],
+)
+def test_what_cannot_be_a_sign_in_is_said_by_field(browser, typed, words):
+    answer = browser.post("/sign-in", data=typed)
+    assert answer.status_code == 422 and "set-cookie" not in answer.headers
+    for word in words:
+        assert word in answer.text
+
+
+def test_a_refused_password_leaves_the_name(browser):
+    answer = browser.post("/sign-in", data={"user": "ada", "password": "nearly"})
+    assert answer.is_error and "set-cookie" not in answer.headers
+    assert 'value="ada"' in answer.text and "nearly" not in answer.text
+
+
 def test_forms_of_other_sites_and_long_ones_are_refused(browser):
     away = {"origin": "https://evil.example"}
     assert browser.post("/sign-in", data={"token": "x"}, headers=away).status_code == 403
     assert browser.post("/sign-in", data={"token": "x" * 5000}).status_code == 413
+    assert browser.post("/sign-in", data={f"f{i}": "x" for i in range(9)}).status_code == 413
     here = {"origin": "http://testserver"}
     assert browser.post("/sign-in", data={"token": "x"}, headers=here).status_code == 303
 
