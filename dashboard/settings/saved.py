@@ -8,6 +8,7 @@ import streamlit as st
 
 from core import wire
 from dashboard import session
+from dashboard.addresses import PARAMETERS
 from dashboard.api.views import ViewsClient
 from dashboard.parts import acting
 from dashboard.parts.components import heading
@@ -34,7 +35,7 @@ def views_dialog(page: str, title: str) -> None:
 
 
 def _keep(page: str, title: str, found: wire.SavedViewList) -> None:
-    params = sv.kept_params(st.query_params.to_dict())
+    params = sv.kept_params(st.query_params.to_dict(), PARAMETERS.get(page, {}))
     heading("Keep what is shown", sv.params_words(params) or "the page as it is")
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         name = st.text_input("Name", key="view_name", max_chars=NAME_MAX, placeholder=title)

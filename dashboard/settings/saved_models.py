@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import tzinfo
 from html import escape
 from urllib.parse import urlencode
@@ -11,14 +11,15 @@ from core import wire
 from dashboard.navigation import address, present
 from dashboard.parts import format as fmt
 
-LEFT_OUT = frozenset({"live"})
-"""What says how the page is looked at, not at what."""
+KEPT = frozenset({"range", "from", "to", "tz"})
+"""Parameters of the frame that belong to a view; others say how a page is looked at, not at what.
+"""
 VALUE_MAX = 2_000
 
 
-def kept_params(given: Mapping[str, str]) -> dict[str, str]:
-    """The query parameters that belong to a view."""
-    return {name: value for name, value in given.items() if name not in LEFT_OUT}
+def kept_params(given: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
+    """The query parameters that belong to a view of a page, which takes the `known` ones."""
+    return {name: value for name, value in given.items() if name in KEPT or name in known}
 
 
 def complaint(params: Mapping[str, str]) -> str:

@@ -7,6 +7,7 @@ outlives a reload and can be handed to a colleague.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -40,6 +41,8 @@ _TITLES = {
 }
 _FIRST = ("fetch", "admission", "slo", "load", "decode", "migration", "hotspot", "breaker", "trust",
           "cpp", "batching", "guard", "shadow")  # fmt: skip
+NUMBER_CHARS_MAX = 18
+"""Digits of a revision in the address; longer ones are none."""
 DRAFT_MAX = 4000
 """Characters of a draft in the address."""
 
@@ -98,6 +101,12 @@ def parse_draft(text: str, base: int, items: Sequence[wire.TunableView]) -> tupl
     return draft, wrong
 
 
+def parse_base(text: str, live: int) -> int:
+    """Revision that a draft in an address was made from; the live one where that never was."""
+    known = text.isdecimal() and len(text) < NUMBER_CHARS_MAX and int(text) <= live
+    return int(text) if known else live
+
+
 def complaint(item: wire.TunableView, value: Any) -> str:
     """Why a value does not fit its parameter; empty where it does. The service checks again."""
     if item.choices:
@@ -107,6 +116,8 @@ def complaint(item: wire.TunableView, value: Any) -> str:
         return "" if isinstance(value, str) else f"{item.path}: {value!r} is not a name"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return f"{item.path}: {value!r} is not a number"
+    if not math.isfinite(value):
+        return f"{item.path}: {value} is not a number"
     low, high = item.low, item.high
     if (low is not None and value < low) or (high is not None and value > high):
         return f"{item.path}: {value:g} is outside {bounds(item)}"

@@ -26,8 +26,7 @@ def current(view: wire.TunablesView) -> tuple[Draft, list[str]]:
     text = st.query_params.get(_ADDRESS)
     wrong: list[str] = []
     if text is not None and (held is None or text != dr.draft_text(held)):
-        base = st.query_params.get("base", "")
-        number = int(base) if base.isdecimal() else view.revision
+        number = dr.parse_base(st.query_params.get("base", ""), view.revision)
         held, wrong = dr.parse_draft(text, number, view.items)
         keep(held)
     if held is None or not held:

@@ -19,7 +19,7 @@ from dashboard.parts.page import act, part
 from dashboard.parts.tables import ROW_PX, data_table, plain_table, table_height
 from dashboard.tuning import figures as tuning_figures
 from dashboard.tuning import models as tm
-from dashboard.tuning.draft import word
+from dashboard.tuning.draft import NUMBER_CHARS_MAX, word
 
 AROUND = timedelta(minutes=20)
 """How much before and after a change is compared."""
@@ -46,7 +46,7 @@ def revisions(found: wire.RevisionList) -> None:
     number = st.query_params.get("revision", "")
     if rows:
         _one(found.revisions[rows[0]], found)
-    elif number.isdecimal():
+    elif number.isdecimal() and len(number) < NUMBER_CHARS_MAX:
         wanted = [r for r in found.revisions if r.revision == int(number)]
         if wanted:
             _one(wanted[0], found)

@@ -7,6 +7,7 @@ import pytest
 from dashboard.addresses import PARAMETERS
 from dashboard.navigation import present
 from dashboard.parts.address import complaints
+from dashboard.settings.saved_models import kept_params
 from dashboard.sign_in import way_back
 
 
@@ -35,6 +36,12 @@ def test_what_is_not_used_is_named(page: str, given: dict[str, str], words: list
 
 def test_parameters_are_of_pages_that_are_there() -> None:
     assert PARAMETERS.keys() <= {e.name for entries in present().values() for e in entries}
+
+
+def test_a_view_keeps_what_its_page_takes_and_nothing_else() -> None:
+    given = {"machine": "panic", "range": "1h", "tz": "local", "live": "false", "a b": "1"}
+    kept = kept_params(given, PARAMETERS["breaker"])
+    assert kept == {"machine": "panic", "range": "1h", "tz": "local"}
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,15 @@ def test_what_an_address_gets_wrong_is_named_and_the_rest_kept() -> None:
     assert [w.split(":")[0] for w in wrong] == ["linear.alpha", "nope", "guard.enabled"]
     assert "0 to 1" in wrong[0]
     assert dr.complaint(ALPHA, True)  # true is no number
+    for odd in ("NaN", "Infinity"):
+        draft, wrong = dr.parse_draft(f"linear.alpha:{odd}", 1, ITEMS)
+        assert not draft and "is not a number" in wrong[0]
+
+
+def test_a_base_that_never_was_is_the_live_one() -> None:
+    assert dr.parse_base("3", 7) == 3
+    for odd in ("8", "", "-1", "x", "9" * 5000):
+        assert dr.parse_base(odd, 7) == 7
 
 
 def test_the_live_value_leaves_the_draft() -> None:
