@@ -9,7 +9,7 @@ from itertools import pairwise
 from core import wire
 from dashboard.cache import models as cm
 from dashboard.parts import format as fmt
-from dashboard.parts.theme import Figure, Palette, axis_title, layout
+from dashboard.parts.theme import Figure, Palette, axis_title, layout, room
 
 TREE_PX = 560
 REPLICATION_PX = 280
@@ -135,6 +135,7 @@ def replication(found: wire.Replication, p: Palette, *, zone: tzinfo) -> Figure:
         "layout": layout(
             p,
             height=REPLICATION_PX,
+            margin=room(right=54),
             yaxis={"rangemode": "tozero"},
             yaxis2={
                 "overlaying": "y", "side": "right", "rangemode": "tozero", "showgrid": False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from html import escape
 
 import streamlit as st
@@ -24,12 +25,14 @@ from dashboard.parts.tables import select_table
 TRAIL = "trail"
 """Query parameter with the keys of the breadcrumb."""
 TREE_EVERY_S = 4.0
+MEANWHILE_S = 30.0
+"""A tree that old is shown at once where nobody asked for a fresh one."""
 _LOOKED_UP = "looked_up"
 
 
 def tree_view(state: wire.FleetState) -> None:
     """Everything of the view; draws nothing that moves while it is looked at."""
-    _search()
+    again = _search()
     _paste(state)
     given = st.query_params.get(TRAIL, "")
     trail = cm.trail_of(given)
@@ -39,13 +42,15 @@ def tree_view(state: wire.FleetState) -> None:
         root = trail[-1] if trail else ""
         budget = int(st.session_state.get("cells") or 400)
         tree = kept(
-            "tree", root, budget, ttl_s=TREE_EVERY_S,
-            read=lambda: fleet().tree(root, budget=budget),
+            "tree", root, budget, ttl_s=0.0 if again else TREE_EVERY_S,
+            read=partial(fleet().tree, root, budget=budget),
+            meanwhile_s=0.0 if again else MEANWHILE_S,
         )  # fmt: skip
         _tree(state, tree, trail)
 
 
-def _search() -> None:
+def _search() -> bool:
+    """What is looked for, and how it is drawn; whether a fresh tree is asked for."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         text = st.text_input(
             "Find a prefix by the key of its last block", key="prefix_key", width=330,
@@ -56,10 +61,10 @@ def _search() -> None:
             bind="query-params",
         )  # fmt: skip
         st.select_slider("Cells at most", [100, 200, 300, 400], 400, key="cells", width=180)
-        if st.button("Refresh", key="tree_again"):
-            st.rerun()
+        again = st.button("Refresh", key="tree_again")
     if text and cm.key_of(text) is None:
         notice(Notice("warn", "That is no key", f"It takes {cm.KEY_WORDS}."))
+    return again
 
 
 def _found() -> None:

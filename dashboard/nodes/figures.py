@@ -7,7 +7,7 @@ from datetime import tzinfo
 
 from core import wire
 from dashboard.parts import format as fmt
-from dashboard.parts.theme import Figure, Palette, layout
+from dashboard.parts.theme import Figure, Palette, layout, room
 
 HEIGHT = 250
 
@@ -25,6 +25,7 @@ def shares_chart(readings: wire.Readings, p: Palette, *, zone: tzinfo) -> Figure
         "layout": layout(
             p,
             height=HEIGHT,
+            margin=room(),
             yaxis={"range": [0, 103], "ticksuffix": " %"},
             meta=f"KV use last {_last(kv, ' %')}, reuse last {_last(hits, ' %')}",
         ),
@@ -44,6 +45,7 @@ def batch_chart(readings: wire.Readings, p: Palette, *, zone: tzinfo) -> Figure:
         "layout": layout(
             p,
             height=HEIGHT,
+            margin=room(),
             yaxis={"rangemode": "tozero", **_whole([*running, *waiting])},
             meta=f"Running last {_last(running)}, waiting last {_last(waiting)}",
         ),
@@ -64,6 +66,7 @@ def load_chart(series: wire.Series, node_id: str, p: Palette, *, zone: tzinfo) -
         "layout": layout(
             p,
             height=HEIGHT,
+            margin=room(),
             yaxis={"range": [0, 103], "ticksuffix": " %"},
             yaxis2={
                 "overlaying": "y", "side": "right", "rangemode": "tozero", "showgrid": False,

@@ -12,10 +12,12 @@ from itertools import pairwise
 from core import wire
 from dashboard.parts import format as fmt
 from dashboard.parts.marks import Mark
-from dashboard.parts.theme import Figure, Palette, layout
+from dashboard.parts.theme import Figure, Palette, layout, room
 
 ROW_PX = 22
 HEAT_ROWS_MAX = 256
+NAMED_MAX = 24
+"""More rows than this are too low for their names."""
 RACK_SEPARATOR = " · "
 
 
@@ -66,13 +68,23 @@ def load_heat(
         "layout": layout(
             p,
             height=max(170, min(height, 460)),
+            margin=room(left=_left(order), right=68 if span else 84, above=8, below=50),
             hovermode="closest",
             xaxis={"showgrid": False},
-            yaxis={"showgrid": False, "type": "category", "showticklabels": len(order) <= 24},
+            yaxis={
+                "showgrid": False,
+                "type": "category",
+                "showticklabels": len(order) <= NAMED_MAX,
+            },
             shapes=_rack_lines(order, p) if racks else [],
             meta=_summary_heat(rows, unit),
         ),
     }
+
+
+def _left(names: Sequence[str]) -> int:
+    """Room (px) for the names of the rows, where there are any."""
+    return 16 if len(names) > NAMED_MAX else 10 + round(6.5 * max(map(len, names), default=0))
 
 
 def _row_name(node: str, racks: Mapping[str, str] | None) -> str:
@@ -148,6 +160,7 @@ def slo_ratio(
         "layout": layout(
             p,
             height=270,
+            margin=room(left=58, above=66),  # the legend has two rows
             shapes=[_mark_line(mark, p, zone) for mark in marks],
             yaxis={
                 "type": "log",
@@ -227,6 +240,7 @@ def reuse(series: wire.Series, p: Palette, *, zone: tzinfo) -> Figure:
         "layout": layout(
             p,
             height=270,
+            margin=room(),
             yaxis={"range": [0, 102], "ticksuffix": " %"},
             meta="Share of prompt tokens found in caches: reachable, achieved, reported.",
         ),
@@ -258,6 +272,7 @@ def traffic(series: wire.Series, p: Palette, *, zone: tzinfo) -> Figure:
         "layout": layout(
             p,
             height=270,
+            margin=room(),
             barmode="stack",
             bargap=0.15,
             yaxis={"rangemode": "tozero", "ticksuffix": " /s"},

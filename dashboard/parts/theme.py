@@ -101,6 +101,15 @@ def layout(p: Palette, *, height: int, **more: Any) -> Figure:
     return base
 
 
+def room(*, left: int = 49, right: int = 20, above: int = 48, below: int = 50) -> dict[str, int]:
+    """The margins (px) that labels and legend of a chart over time will need.
+
+    Smaller ones grow by themselves: the library draws everything, finds that it does not fit, and
+    draws everything once more.
+    """
+    return {"l": left, "r": right, "t": above, "b": below}
+
+
 def axis_title(p: Palette, text: str) -> Figure:
     """Title of an axis, for `layout`."""
     return {"text": text, "font": {"color": p.muted, "size": 12}}

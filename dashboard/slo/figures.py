@@ -6,7 +6,7 @@ from datetime import tzinfo
 
 from core import wire
 from dashboard.parts import format as fmt
-from dashboard.parts.theme import Figure, Palette, axis_title, layout
+from dashboard.parts.theme import Figure, Palette, axis_title, layout, room
 from dashboard.slo.models import calibration_words
 
 HEIGHT = 300
@@ -44,6 +44,7 @@ def margins(view: wire.TimingsView, p: Palette) -> Figure:
         "layout": layout(
             p,
             height=HEIGHT,
+            margin=room(),
             barmode="overlay",
             bargap=0,
             hovermode="closest",
@@ -79,6 +80,7 @@ def attainment(series: wire.Series, objective: float, p: Palette, *, zone: tzinf
         "layout": layout(
             p,
             height=HEIGHT,
+            margin=room(),
             yaxis={"ticksuffix": " %"},
             meta=f"Lowest {min(known):g} %, last {known[-1]:g} %" if known else "Nothing finished",
         ),
@@ -117,6 +119,7 @@ def calibration(c: wire.Calibration, p: Palette, colour: str) -> Figure:
         "layout": layout(
             p,
             height=HEIGHT + 20,
+            margin=room(left=64),
             hovermode="closest",
             xaxis={"type": "log", "title": axis_title(p, "predicted s"), **_LOG_S},
             yaxis={"type": "log", "title": axis_title(p, "observed s"), **_LOG_S},

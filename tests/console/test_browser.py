@@ -15,10 +15,16 @@ from watching import Watched, plots
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 
+_GROWN = """() => [...document.querySelectorAll('.js-plotly-plot')].flatMap(e =>
+  ['l', 'r', 't', 'b'].filter(k => e._fullLayout._size[k] > e.layout.margin[k])
+    .map(k => `${e.getAttribute('aria-label')}: ${k} ${e._fullLayout._size[k]}`))"""
+
+
 def test_live_refresh_keeps_zoom_legend_and_the_chart_itself(plain: Watched, stack: Stack) -> None:
     page = plain.page
     page.goto(stack.console_url)
     plots(page, 4)
+    assert page.evaluate(_GROWN) == [], "margins that grow: everything was drawn twice"
     chart = page.locator(".st-key-slo .cd-plot")
     chart.locator(".legendtoggle").nth(1).click()
     hidden = "() => document.querySelector('.st-key-slo .cd-plot')._fullData[1].visible"

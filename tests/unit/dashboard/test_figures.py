@@ -32,6 +32,15 @@ def test_heat_puts_the_busiest_on_top_and_leaves_gaps() -> None:
     assert "b 90" in figure["layout"]["meta"]
 
 
+def test_heat_has_room_for_the_names_of_its_rows_where_it_shows_them() -> None:
+    def left(*names: str) -> int:
+        figure = figures.load_heat(POINTS, names, LIGHT, zone=UTC, span=False)
+        return int(figure["layout"]["margin"]["l"])
+
+    assert left("a") < left("prefill-10") < left("prefill-10.rack-7.example")
+    assert left(*(f"prefill-{n}" for n in range(figures.NAMED_MAX + 1))) == 16
+
+
 def test_heat_of_stored_minutes_counts_requests() -> None:
     figure = figures.load_heat(POINTS, ["a", "b"], LIGHT, zone=UTC, span=True)
     assert figure["data"][0]["z"] == [[0, 0], [8, 0]]
