@@ -12,7 +12,7 @@ from dashboard.overview.models import Notice
 from dashboard.parts.components import heading, notice, tile_grid
 from dashboard.parts.kept import kept
 from dashboard.parts.page import act, part
-from dashboard.parts.tables import select_table
+from dashboard.parts.tables import SELECT, select_table
 
 PREFIX_EVERY_S = 2.0
 
@@ -37,7 +37,7 @@ def show_prefix(state: wire.FleetState, key: str) -> None:
 
 def _holders(state: wire.FleetState, found: wire.PrefixView) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        heading("Its replicas", "select a row to open the node")
+        heading("Its replicas", f"{SELECT} to open the node")
         holding = {h.node for h in found.holders}
         free = [n.id for n in state.nodes if n.id not in holding]
         why_not = "" if free else "Every node holds it."

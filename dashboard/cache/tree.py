@@ -20,7 +20,7 @@ from dashboard.parts.components import heading, notice
 from dashboard.parts.kept import kept
 from dashboard.parts.live_plot import live_plot
 from dashboard.parts.page import failure_notice, part
-from dashboard.parts.tables import select_table
+from dashboard.parts.tables import SELECT, select_table
 
 TRAIL = "trail"
 """Query parameter with the keys of the breadcrumb."""
@@ -152,7 +152,7 @@ def _tree(state: wire.FleetState, tree: wire.CacheTree, trail: list[str]) -> Non
         show_prefix(state, trail[-1])
     rows = cm.tree_rows(tree.cells)
     if rows:
-        with st.expander("The same as a table; select a row to go there"):
+        with st.expander(f"The same as a table; {SELECT} to go there"):
             keys = [str(row["Prefix"]) for row in rows]
             select_table(
                 rows, key=f"tree_rows_{len(trail)}", alt="Runs of blocks",

@@ -18,6 +18,8 @@ from dashboard.parts.format import NONE
 from dashboard.parts.shared import shared
 
 ROW_PX = 34
+SELECT = "select a row (Shift+Space on the keyboard)"
+"""How a row is chosen, for headings and captions."""
 _PERCENT = "percent"
 
 

@@ -16,7 +16,7 @@ from dashboard.parts.components import heading, notice
 from dashboard.parts.format import NONE
 from dashboard.parts.live_plot import live_plot
 from dashboard.parts.page import act, part
-from dashboard.parts.tables import ROW_PX, data_table, plain_table, table_height
+from dashboard.parts.tables import ROW_PX, SELECT, data_table, plain_table, table_height
 from dashboard.tuning import figures as tuning_figures
 from dashboard.tuning import models as tm
 from dashboard.tuning.draft import NUMBER_CHARS_MAX, word
@@ -56,7 +56,9 @@ def revisions(found: wire.RevisionList) -> None:
     elif number:
         notice(not_used("revision", number, "a whole number"))
     else:
-        st.caption("Select a row to compare before and after, and to roll back to it.")
+        st.caption(
+            f"{SELECT[0].upper()}{SELECT[1:]} to compare before and after, and to roll back."
+        )
 
 
 def _one(r: wire.FullRevision, found: wire.RevisionList) -> None:

@@ -23,7 +23,7 @@ from dashboard.parts.drawn import drawn
 from dashboard.parts.kept import kept
 from dashboard.parts.live_plot import live_plot
 from dashboard.parts.page import act, page, part
-from dashboard.parts.tables import hot_table, migration_table, time_table
+from dashboard.parts.tables import SELECT, hot_table, migration_table, time_table
 from dashboard.parts.window import words
 
 OPEN = "prefix"
@@ -76,7 +76,7 @@ def _hot(state: wire.FleetState) -> None:
 def _hot_list() -> None:
     with part("Hot prefixes"):
         found = _found()
-        heading("Hot prefixes", "most asked for first; select a row to see its replicas")
+        heading("Hot prefixes", f"most asked for first; {SELECT} to see its replicas")
         if not found.prefixes:
             notice(Notice("none", "No prefix was asked for lately", "Rates fade within minutes."))
             return

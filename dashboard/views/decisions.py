@@ -20,7 +20,7 @@ from dashboard.live import live
 from dashboard.overview import models as vm
 from dashboard.parts import format as fmt
 from dashboard.parts.components import heading, notice
-from dashboard.parts.tables import decision_table
+from dashboard.parts.tables import SELECT, decision_table
 from dashboard.parts.window import words
 
 OPEN = "decision"
@@ -51,7 +51,7 @@ def main() -> None:
     if chosen:
         _detail(chosen)
     elif loaded.page is not None and loaded.page.rows:
-        st.caption("Select a row to see why the request went where it did.")
+        st.caption(f"{SELECT[0].upper()}{SELECT[1:]} to see why the request went where it did.")
 
 
 def _loaded(filters: Filters) -> Loaded:

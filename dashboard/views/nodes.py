@@ -20,7 +20,14 @@ from dashboard.parts.drawn import drawn
 from dashboard.parts.kept import kept
 from dashboard.parts.live_plot import live_plot
 from dashboard.parts.page import page, part
-from dashboard.parts.tables import decision_table, fleet_table, hot_table, plain_table, time_table
+from dashboard.parts.tables import (
+    SELECT,
+    decision_table,
+    fleet_table,
+    hot_table,
+    plain_table,
+    time_table,
+)
 
 OPEN = "node"
 """Query parameter with the id of the open node."""
@@ -61,7 +68,7 @@ def _all(state: wire.FleetState) -> None:
     nodes = node_models.chosen(state.nodes, text, only)
     total = len(state.nodes)
     shown = f"{len(nodes)} of {total}" if len(nodes) != total else str(total)
-    heading("Nodes", f"{shown}; those that take no requests first; select a row to open a node")
+    heading("Nodes", f"{shown}; those that take no requests first; {SELECT} to open a node")
     if not nodes:
         notice(vm.Notice("none", "No node matches", "Change the text or the choice above."))
         return
