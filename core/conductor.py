@@ -231,11 +231,10 @@ class Conductor(Roster):
 
     def _match(self, case: Case) -> None:
         """What each node holds of the prompt."""
-        fleet, standing = self.fleet, case.standing
-        if standing.count == fleet.capacity <= FEW and not self.trust.doubted:
-            case.listed = self.index.match_few(case.keys)
-            return
-        case.took(self.match(case.keys))
+        if self.fleet.capacity <= FEW and not self.trust.doubted:
+            case.took_few(self.index.match_few(case.keys))
+        else:
+            case.took(self.match(case.keys))
 
     def _within_all_limits(self, request: Request) -> bool:
         """Whether no node's length or queue limit can bite, so that none has to be compared."""
@@ -284,7 +283,7 @@ class Conductor(Roster):
         rows = case.rows = left.rows
         few = left.count <= FEW
         # A list only where candidates are few, as its slots are.
-        held: Any = case.credit if case.listed is None or case.more is not None else case.listed
+        held: Any = case.credit if case.matched is None or case.more is not None else case.matched
         c = case.c = (FewCandidates if few else LiveCandidates)(
             fleet,
             self.topology,
@@ -327,7 +326,7 @@ class Conductor(Roster):
             standing=self._reach.get(self.fleet, self.topology, self._decoders(case), slot),
             prefill=slot,
             predicted=case.predicted,
-            held=case.held,
+            held=case.held if case.listed is None else case.listed,
             tbt_slo_s=request.tbt_slo_s or self.tunables.slo.tbt_s,
             rng=self.rng,
             explain=self.explain,

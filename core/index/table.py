@@ -246,16 +246,15 @@ class BlockTable:
 
         Most of what an engine evicts is held by it alone.
         """
-        held, bit, children = self.held, lane.bit, self.forest.children
+        held, bit = self.held, lane.bit
+        children, branches = self.forest.children, self.forest.branches
         masks = list(map(held.pop, keys, _NOTHING))
         gone, doubtful = keys, _NO_KEYS
         if masks.count(bit) < len(keys):
             gone, doubtful = self._put_back(lane, keys, masks)
         lane.blocks -= len(gone)
         links = list(map(children.pop, gone, _NOTHING))
-        if links != _links_of_tails(gone, links) and (
-            BRANCHING in links or not held.keys().isdisjoint(links)
-        ):
+        if not held.keys().isdisjoint(links) or not branches.keys().isdisjoint(gone):
             self._bereave_gone(lane, gone, links)
         for key in doubtful:
             self._bereave(lane, key)
@@ -357,18 +356,6 @@ class BlockTable:
                 lane.gaps[child] = key
         if key not in self.held:
             self.forest.delisted(key)
-
-
-def _links_of_tails(gone: Sequence[int], links: list[int | None]) -> list[int | None]:
-    """What the links of `gone` are where runs went whole, from their tails on: a tail has none,
-    and of the others each one's child went just before it."""
-    expected: list[int | None] = [None, *gone[:-1]]
-    tail = 0
-    for _ in range(links.count(None)):
-        tail = links.index(None, tail)
-        expected[tail] = None
-        tail += 1
-    return expected
 
 
 def _demand_different(keys: Sequence[int]) -> None:

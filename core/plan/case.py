@@ -44,8 +44,9 @@ class Case(msgspec.Struct, eq=False):
     """After the constraints that depend on load."""
     policy: NamedPolicy
     listed: list[int] | None = None
-    """`held` and `match` as one list, where slots are few and all could prefill the request; the
-    arrays are made of it when they are asked for."""
+    """`held` as a list, where slots are few; the arrays are made when they are asked for."""
+    matched: list[int] | None = None
+    """`match`, likewise; the same list where all slots could prefill the request."""
     rows: Any = _LATER
     """Candidate rows: slots, or slice(None) for all."""
     c: LiveCandidates = _LATER
@@ -72,6 +73,15 @@ class Case(msgspec.Struct, eq=False):
         everyone = standing.count == len(held)
         self._match = held if everyone else np.where(standing.mask, held, 0)
 
+    def took_few(self, held: list[int]) -> None:
+        """The same where slots are few."""
+        standing = self.standing
+        self.listed = self.matched = held
+        if standing.count < len(held):
+            matched = self.matched = [0] * len(held)
+            for slot in standing.rows.tolist():
+                matched[slot] = held[slot]
+
     @property
     def held(self) -> Ints:
         """Matched tokens by slot, on any node."""
@@ -83,7 +93,8 @@ class Case(msgspec.Struct, eq=False):
     def match(self) -> Ints:
         """Matched tokens by slot, of nodes that could prefill the request."""
         if self._match is None:
-            self._match = self.held
+            alike = self.matched is self.listed
+            self._match = self.held if alike else np.array(self.matched, np.int64)
         return self._match
 
     @property

@@ -98,12 +98,13 @@ class FewCandidates(LiveCandidates):
         """Queue seconds: core.fleet.load.queue_s, row by row."""
         cells = self._fleet.cells
         waits: list[Any] = cells.queued_s.tolist()
-        head, started = cells.head_s.tolist(), cells.head_started_s.tolist()
-        if self.slots is not self._fixed.slots:
-            waits, head, started = (_of(column, self.slots) for column in (waits, head, started))
+        head, started, slots = cells.head_s.tolist(), cells.head_started_s.tolist(), self.slots
+        if slots is not self._fixed.slots:
+            waits = _of(waits, slots)
         for row, queued_s in enumerate(waits):
             if queued_s:
-                done, most = now - started[row], head[row]
+                slot = slots[row]
+                done, most = now - started[slot], head[slot]
                 wait = queued_s - (done if done < most else most)
                 waits[row] = wait if wait > 0.0 else 0.0
         return waits
@@ -137,6 +138,8 @@ class FewCandidates(LiveCandidates):
         if waiting_s < 0.0:
             waiting_s = 0.0
         can_fetch, costs, recomputes = fixed.can_fetch, fixed.prefill, self.recomputes
+        fetching = [False] * len(matches)
+        prefixes, prefills, transfers = matches.copy(), recomputes.copy(), self.transfers
         cost, prefill_s, hidden_s = None, 0.0, 0.0
         for row, slot in enumerate(self.slots):
             match, recompute_s = matches[row], recomputes[row]
@@ -152,16 +155,10 @@ class FewCandidates(LiveCandidates):
             late, first = raw - hidden_s, raw * share
             transfer_s = late if late > first else first  # core.plan.transfer.exposed_seconds
             if transfer_s + prefill_s < recompute_s:
-                self._take(row, prefill_s, transfer_s)
-
-    def _take(self, row: int, prefill_s: float, transfer_s: float) -> None:
-        """Plan the fetch of a row; the lists with fetching part from those without."""
-        if self.fetching is None:
-            self.fetching = [False] * len(self.matches)
-            self.prefixes, self.prefills = self.prefixes.copy(), self.prefills.copy()
-        self.fetching[row] = True
-        self.prefixes[row] = self.reachable_tokens
-        self.prefills[row], self.transfers[row] = prefill_s, transfer_s
+                fetching[row], prefixes[row] = True, reachable
+                prefills[row], transfers[row] = prefill_s, transfer_s
+        if True in fetching:
+            self.fetching, self.prefixes, self.prefills = fetching, prefixes, prefills
 
     def _sender(self, held: list[int]) -> int:
         """core.plan.prefill._sender; where nobody wants to fetch, any holder."""

@@ -7,6 +7,7 @@ same order, so both forms agree to the bit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -108,10 +109,10 @@ def weigh_few(
 
 def _batches(
     fleet: FleetState, ledger: Ledger, slots: list[int], when_s: float | None
-) -> tuple[list[float], list[float]]:
+) -> tuple[Sequence[float], Sequence[float]]:
     """Requests and KV tokens of the slots' decode batches, as expected at `when_s` or of now."""
     if when_s is None:
         decoding, kv = fleet.cells.decoding.tolist(), fleet.cells.decode_kv.tolist()
         return [decoding[slot] for slot in slots], [kv[slot] for slot in slots]
-    expected = [ledger.batch_at(slot, when_s) for slot in slots]
-    return [requests for requests, _ in expected], [kv for _, kv in expected]
+    requests, tokens = zip(*(ledger.batch_at(slot, when_s) for slot in slots), strict=True)
+    return requests, tokens

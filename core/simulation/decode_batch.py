@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from operator import sub
 from typing import Generic, TypeVar
 
 Member = TypeVar("Member")
@@ -118,22 +119,22 @@ class DecodeBatch(Generic[Member]):
         want = left = max(math.ceil(gaps * LONGEST_SHARE), 1)
         longest = total = 0.0
         for mean, count in pieces:
-            taken = min(count, left)
-            longest += mean * taken
-            left -= taken
             total += mean * count
+            if left:
+                taken = count if count < left else left
+                longest += mean * taken
+                left -= taken
         return longest / want, total / gaps
 
     def _pieces(self, first: int, last: int) -> list[tuple[float, int]]:
         """(mean gap, steps) of the stretches between two steps."""
+        if first >= last:
+            return []
         ends, means = self._ends, self._means
-        i = bisect_right(ends, first)
-        pieces = []
-        while first < last:
-            end = min(ends[i], last)
-            pieces.append((means[i], end - first))
-            first, i = end, i + 1
-        return pieces
+        i, j = bisect_right(ends, first), bisect_left(ends, last)
+        inner = ends[i:j]
+        starts, stops = [first, *inner], [*inner, last]
+        return list(zip(means[i : j + 1], map(sub, stops, starts), strict=True))
 
     def _length(self, steps: int) -> float:
         return steps * self.step_s + self.d2 * self.size * steps * (steps - 1) / 2

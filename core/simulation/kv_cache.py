@@ -36,13 +36,12 @@ class CacheListener(Protocol):
         ...
 
 
-class _Run:
-    """Blocks of one chain in a row, all of the same age."""
+class _Run(list[int]):
+    """Blocks of one chain in a row, all of the same age; a run is equal to itself alone."""
 
-    __slots__ = ("keys",)
-
-    def __init__(self, keys: list[int]) -> None:
-        self.keys = keys
+    __slots__ = ()
+    __hash__ = object.__hash__  # type: ignore[assignment]
+    __eq__ = object.__eq__
 
 
 class KvCache:
@@ -88,7 +87,7 @@ class KvCache:
         if len(keys) > room:
             keys = keys[: max(room, 0)]
         way, held = self._way(keys)
-        new = list(keys[held:])
+        new = keys[held:]
         if new:
             run = self.runs[new[0]] = _Run(new)
             self.order[run] = None
@@ -97,7 +96,7 @@ class KvCache:
         for run in reversed(way):
             young(run)
         if new:
-            self.listener.stored(keys[held:], _GPU, keys[held - 1] if held else None)
+            self.listener.stored(new, _GPU, keys[held - 1] if held else None)
             if self.host:
                 self._take_from_host(new)
             if self.blocks > room:
@@ -111,9 +110,9 @@ class KvCache:
             run = runs.get(keys[depth])
             if run is None:
                 break
-            ahead = depth + len(run.keys)
-            if ahead > end or keys[ahead - 1] != run.keys[-1]:
-                return depth + _shared(run.keys, keys, depth)
+            ahead = depth + len(run)
+            if ahead > end or keys[ahead - 1] != run[-1]:
+                return depth + _shared(run, keys, depth)
             depth = ahead
         return depth
 
@@ -125,9 +124,9 @@ class KvCache:
             run = runs.get(keys[depth])
             if run is None:
                 break
-            ahead = depth + len(run.keys)
-            if ahead > end or keys[ahead - 1] != run.keys[-1]:
-                shared = _shared(run.keys, keys, depth)
+            ahead = depth + len(run)
+            if ahead > end or keys[ahead - 1] != run[-1]:
+                shared = _shared(run, keys, depth)
                 way.append(self._split(run, shared))
                 return way, depth + shared
             way.append(run)
@@ -136,10 +135,10 @@ class KvCache:
 
     def _split(self, run: _Run, at: int) -> _Run:
         """Part a run after its first `at` blocks; returns those. The rest keeps its age."""
-        head = _Run(run.keys[:at])
-        run.keys = run.keys[at:]
-        self.runs[head.keys[0]] = head
-        self.runs[run.keys[0]] = run
+        head = _Run(run[:at])
+        del run[:at]
+        self.runs[head[0]] = head
+        self.runs[run[0]] = run
         self.order[head] = None
         return head
 
@@ -174,13 +173,12 @@ class KvCache:
         found: list[int] = []
         while order and (over := count - len(found)) > 0:
             run = next(iter(order))
-            keys = run.keys
-            if len(keys) <= over:
-                del order[run], runs[keys[0]]
-                found += keys[::-1]
+            if len(run) <= over:
+                del order[run], runs[run[0]]
+                found += run[::-1]
             else:
-                found += keys[: -over - 1 : -1]
-                del keys[-over:]
+                found += run[: -over - 1 : -1]
+                del run[-over:]
         return found
 
     def _demote(self, gone: list[int]) -> None:

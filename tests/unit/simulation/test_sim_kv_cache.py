@@ -45,8 +45,8 @@ def chain(path):
 
 def on_gpu(cache):
     """The blocks it holds there; its runs are disjoint and listed alike in both tables."""
-    held = [key for run in cache.order for key in run.keys]
-    assert {run.keys[0]: run for run in cache.order} == cache.runs
+    held = [key for run in cache.order for key in run]
+    assert {run[0]: run for run in cache.order} == cache.runs
     assert len(set(held)) == len(held) == cache.blocks
     return set(held)
 
