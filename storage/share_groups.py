@@ -25,6 +25,8 @@ TENANT, MODEL, PREFILL, DECODE, OTHERS = range(5)
 _FIRST = 5
 """Column of the first count."""
 DECISIONS = _FIRST
+PENDING_MAX = 200_000
+"""Rows that wait to be added up, 24 MB: a week of hours is three times as many."""
 _LEVEL = 1
 """Of the compression: packing a table of 5,000 groups takes 3 ms."""
 
@@ -81,10 +83,15 @@ def grouped(rows: Iterable[Sequence[str | int | None]], oldest_us: int) -> Group
 
 
 def merged(parts: Iterable[Groups]) -> Groups:
-    """The parts together; what they say of the same group is added up."""
+    """The parts together; what they say of the same group is added up.
+
+    They are taken one by one, and added up whenever `PENDING_MAX` rows wait.
+    """
     tenants, models, nodes = _numbers(), _numbers(), _numbers("")
     tables, oldest_us = [_shaped([])], []
     for part in parts:
+        if sum(map(len, tables[1:])) > PENDING_MAX:
+            tables = [_added(np.concatenate(tables), len(models), len(nodes))]
         table = part.table.copy()
         table[:, TENANT] = _renumbered(part.tenants, tenants)[table[:, TENANT]]
         table[:, MODEL] = _renumbered(part.models, models)[table[:, MODEL]]

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import (
@@ -98,12 +99,13 @@ def from_rollups(
 ) -> Found:
     """Groups of the roll-ups of one level that start in [lo, hi), by bucket."""
     r = share_rollups.c
-    statement = select(r.start_us, r.oldest_us, r.data)
+    statement = select(r.start_us, r.oldest_us, r.data).order_by(r.start_us)
     statement = statement.where(r.level_s == level_s, r.start_us >= lo_us, r.start_us < hi_us)
-    parts: dict[int, list[Groups]] = defaultdict(list)
-    for start_us, oldest_us, data in connection.execute(statement):
-        parts[start_us // step_us].append(sg.unpacked(data, oldest_us))
-    return {number: sg.merged(found) for number, found in parts.items()}
+    rows = connection.execute(statement).all()
+    return {
+        number: sg.merged(sg.unpacked(data, oldest_us) for _, oldest_us, data in found)
+        for number, found in groupby(rows, key=lambda row: row[0] // step_us)
+    }
 
 
 def _stretches(connection: Connection, lo_us: int, hi_us: int) -> list[Stretch]:

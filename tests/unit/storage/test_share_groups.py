@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,9 +32,11 @@ def plain(rows: list[tuple[object, ...]]) -> Counter[tuple[object, ...]]:
     return found
 
 
-@given(st.lists(ROWS, max_size=4))
-def test_parts_add_up(parts):
-    whole = merged(grouped(rows, 7) for rows in parts)
+@given(st.lists(ROWS, max_size=4), st.sampled_from([1, 5, 200_000]))
+def test_parts_add_up(parts, pending):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("storage.share_groups.PENDING_MAX", pending)
+        whole = merged(grouped(rows, 7) for rows in parts)
     assert sums(whole) == plain([row for rows in parts for row in rows])
     assert len(whole.table) == len(sums(whole)) // len(COUNTS), "each group once"
     assert whole.oldest_us == (7 if any(parts) else 0)
