@@ -151,7 +151,8 @@ def _badges(look: Look) -> list[str]:
         ]
     badges += [_age(look), _shown_window()]
     reader = session.user()
-    badges.append(badge("user", f"{reader.name or 'not signed in'} · {reader.role or 'no role'}"))
+    who = f"{reader.name or 'not signed in'} · {reader.role or 'no role'}"
+    badges.append(badge("user", who if session.known() else "not known yet"))
     badges.append(f"<span class='cd-badge'>{who_markup(reader, here())}</span>")
     return badges
 

@@ -144,12 +144,17 @@ def user() -> User:
     return User("" if found.anonymous else found.name, found.role or "")
 
 
+def known() -> bool:
+    """Whether the service has said who reads."""
+    return isinstance(_known(), wire.WhoAmI)
+
+
 def answers() -> bool:
     """Whether the service answers now, and has said who reads.
 
     Where it does not the page is drawn anew once it does: what was disabled would stay so.
     """
-    found = _known() is not None and not feed().look().error
+    found = known() and not feed().look().error
     if not found:
         st.session_state[_WAITS] = True
     return found
@@ -169,7 +174,8 @@ def must_sign_in() -> bool:
 
 
 def _known() -> wire.WhoAmI | int | None:
-    """What the service said last; nobody waits for one that is known not to answer."""
+    """What the service said last; nobody waits for one that is known not to answer, and whoever
+    opens a page meanwhile is who the token's owner was."""
     return _once("who", _ask_who)
 
 
@@ -179,7 +185,8 @@ def _ask_who() -> wire.WhoAmI | int | None:
         return last
     url, shown = service_url(), token()
     found = _whos().get(
-        (url, shown), WHO_S, lambda: _who(url, shown), meanwhile_s=WHO_MEANWHILE_S
+        (url, shown), WHO_S, lambda: _who(url, shown) or _whos().last((url, shown)),
+        meanwhile_s=WHO_MEANWHILE_S,
     )  # fmt: skip
     if found is None:
         return last

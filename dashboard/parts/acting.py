@@ -33,7 +33,7 @@ def records() -> ControlClient:
 
 def looking_only(least: str = "operator") -> None:
     """Say why the acts of this page are disabled, where the reader may only look."""
-    if not session.may(least):
+    if session.known() and not session.may(least):
         role = session.user().role
         text = f"Acts need the role {least}; you are {role}. Everything can be read."
         notice(Notice("none", "You can look, not act", text))

@@ -91,7 +91,8 @@ def _read(filters: Filters, question: tuple[object, ...], cursor: str | None) ->
 def _news(loaded: Loaded) -> None:
     """Live part: the connection, and how much has happened since the list was read."""
     look = session.look()
-    clock = fmt.clock(look.good_at, session.zone()) if look.good_at else ""
+    at = fmt.clock(look.good_at, session.zone()) if look.good_at else ""
+    clock = f"{at} {session.zone_name()}"
     message = vm.connection_notice(look, now=session.now(), clock=clock, url=session.service_url())
     if message is not None and session.live():
         notice(message)

@@ -32,7 +32,10 @@ def main(_state: wire.FleetState) -> None:
     with part("Saved views"):
         views_section()
     if not session.may(ADMIN):
-        text = f"You are {reader.role or 'nobody in particular'}; sign in as an administrator."
+        role = reader.role or "nobody in particular"
+        text = f"You are {role}; sign in as an administrator."
+        if not session.known():
+            text = "The service has not said yet who you are."
         notice(Notice("none", "Users, tokens, keys and the audit need the role admin", text))
         return
     calls = forms.identity()

@@ -152,6 +152,28 @@ def test_who_reads_is_asked_again_beside_the_page(monkeypatch: pytest.MonkeyPatc
     assert not session.may("operator")
 
 
+def test_who_opens_a_page_while_the_service_is_away_is_who_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, look = [0.0], SimpleNamespace(error="")
+    store = Kept(lambda: now[0])
+    answers: list[wire.WhoAmI | None] = [wire.WhoAmI(name="ada", role="admin", kind="token"), None]
+    for name, stand_in in (
+        ("_who", lambda _url, _token: answers.pop(0)), ("_whos", lambda: store),
+        ("feed", lambda: SimpleNamespace(look=lambda: look)), ("token", lambda: "t"),
+    ):  # fmt: skip
+        monkeypatch.setattr(session, name, stand_in)
+    monkeypatch.setattr(session.st, "session_state", {})
+    assert session.known() and session.answers()
+    now[0], look.error = 60.0, "away"
+    monkeypatch.setattr(session.st, "session_state", {})  # another window
+    assert session.user().name == "ada" and not session.answers()
+    monkeypatch.setattr(session, "token", lambda: "nobody's")
+    monkeypatch.setattr(session.st, "session_state", {})
+    answers.append(None)
+    assert not session.known() and session.user().role == "viewer"
+
+
 def test_a_page_drawn_without_answers_is_drawn_anew_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Acts that were disabled for a moment would stay so: nothing else draws them again."""
     look = SimpleNamespace(error="away")
