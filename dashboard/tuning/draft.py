@@ -101,6 +101,11 @@ def parse_draft(text: str, base: int, items: Sequence[wire.TunableView]) -> tupl
     return draft, wrong
 
 
+def adopted(changes: Mapping[str, Sequence[Any]], live: int) -> Draft:
+    """What a trial or a revision changed (path -> before, after) as a draft on the live one."""
+    return Draft(live, {path: pair[1] for path, pair in changes.items()})
+
+
 def parse_base(text: str, live: int) -> int:
     """Revision that a draft in an address was made from; the live one where that never was."""
     known = text.isdecimal() and len(text) < NUMBER_CHARS_MAX and int(text) <= live

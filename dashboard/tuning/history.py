@@ -19,7 +19,8 @@ from dashboard.parts.page import act, part
 from dashboard.parts.tables import ROW_PX, SELECT, data_table, plain_table, table_height
 from dashboard.tuning import figures as tuning_figures
 from dashboard.tuning import models as tm
-from dashboard.tuning.draft import NUMBER_CHARS_MAX, word
+from dashboard.tuning.draft import NUMBER_CHARS_MAX, adopted, word
+from dashboard.tuning.editor import keep
 
 AROUND = timedelta(minutes=20)
 """How much before and after a change is compared."""
@@ -81,7 +82,10 @@ def _roll_back(r: wire.FullRevision, found: wire.RevisionList) -> None:
             roll_back_dialog(older, found.live)
         return
     if r.kind == "canary":
-        st.caption("A canary never was live; put its values into a draft to apply them.")
+        st.caption("A canary never was live; review and apply its values as a draft.")
+        if act("Put its values into a draft", key="draft_revision"):
+            keep(adopted(r.changes, found.live))
+            st.rerun()
         return
     if act(f"Roll back to revision {r.revision}", key="back_to"):
         roll_back_dialog(r, found.live)

@@ -15,7 +15,7 @@ from dashboard.parts.components import badge, heading, notice, strip
 from dashboard.parts.page import act, failure_notice
 from dashboard.parts.tables import plain_table
 from dashboard.tuning import models as tm
-from dashboard.tuning.draft import Draft
+from dashboard.tuning.draft import adopted
 from dashboard.tuning.editor import keep
 
 
@@ -72,7 +72,7 @@ def _next(
         promote = act(f"Put the {of}'s values into a draft", key=f"draft_{of}")
         end = stop is not None and act(f"Stop the {of}", key=f"stop_{of}")
     if promote and state is not None:
-        keep(Draft(state.revision, {path: pair[1] for path, pair in changes.items()}))
+        keep(adopted(changes, state.revision))
         st.rerun()
     if end and stop is not None:
         why = acting.why("stopped in the console")

@@ -38,6 +38,11 @@ def test_what_an_address_gets_wrong_is_named_and_the_rest_kept() -> None:
         assert not draft and "is not a number" in wrong[0]
 
 
+def test_what_a_trial_changed_becomes_a_draft_on_the_live_revision() -> None:
+    draft = dr.adopted({"linear.alpha": [0.5, 0.7], "guard.enabled": [True, False]}, 9)
+    assert (draft.base, draft.changes) == (9, {"linear.alpha": 0.7, "guard.enabled": False})
+
+
 def test_a_base_that_never_was_is_the_live_one() -> None:
     assert dr.parse_base("3", 7) == 3
     for odd in ("8", "", "-1", "x", "9" * 5000):
