@@ -114,5 +114,5 @@ def _batches(
     if when_s is None:
         decoding, kv = fleet.cells.decoding.tolist(), fleet.cells.decode_kv.tolist()
         return [decoding[slot] for slot in slots], [kv[slot] for slot in slots]
-    requests, tokens = zip(*(ledger.batch_at(slot, when_s) for slot in slots), strict=True)
+    requests, tokens = zip(*[ledger.batch_at(slot, when_s) for slot in slots], strict=True)
     return requests, tokens

@@ -8,9 +8,9 @@ have ended (F 5).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -30,8 +30,7 @@ Ints = npt.NDArray[np.int64]
 _REACH_MAX = 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeChoice:
+class DecodeChoice(msgspec.Struct, frozen=True, kw_only=True):
     """Where a request generates, and the predictions admission looks at (seconds)."""
 
     slot: Slot
