@@ -193,6 +193,12 @@ def match_rows(found: wire.LookupView) -> list[dict[str, object]]:
 # -- one prefix --------------------------------------------------------------------------------
 
 
+def copy_targets(nodes: Sequence[wire.NodeView], found: wire.PrefixView) -> list[str]:
+    """Nodes that a prefix can be copied to: they compute prompts and do not hold it."""
+    holding = {h.node for h in found.holders}
+    return [n.id for n in nodes if n.id not in holding and n.role.value != "decode"]
+
+
 def prefix_tiles(f: wire.PrefixView) -> list[Tile]:
     """Stat tiles of one prefix."""
     level: Level = "ok" if len(f.holders) > 1 else "warn" if f.holders else "bad"

@@ -38,9 +38,8 @@ def show_prefix(state: wire.FleetState, key: str) -> None:
 def _holders(state: wire.FleetState, found: wire.PrefixView) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         heading("Its replicas", f"{SELECT} to open the node")
-        holding = {h.node for h in found.holders}
-        free = [n.id for n in state.nodes if n.id not in holding]
-        why_not = "" if free else "Every node holds it."
+        free = cm.copy_targets(state.nodes, found)
+        why_not = "" if free else "Every node that computes prompts holds it."
         if act("Copy to a node …", key=f"copy_{found.key}", why_not=why_not):
             copy_dialog(found.key, free)
     names = [h.node for h in found.holders]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, timedelta
 
 import pytest
-from dashboard_samples import NOON
+from dashboard_samples import NOON, node
 
 from core import wire
-from core.domain import Medium, Trust
+from core.domain import Medium, Role, Trust
 from core.wire import MigrationView
 from dashboard.cache import figures as cache_figures
 from dashboard.cache import models as cm
@@ -134,6 +134,8 @@ def test_a_prefix_says_who_holds_it_and_what_its_reuse_saves() -> None:
     assert tiles[3].value == "200/s"
     assert cm.prefix_tiles(facts.model_copy(update={"holders": []}))[0].level == "bad"
     assert cm.holder_rows(facts)[0]["Cache signal"] == "✓ exact"
+    fleet = [node("a"), node("b", role=Role.PREFILL), node("c", role=Role.DECODE), node("d")]
+    assert cm.copy_targets(fleet, facts) == ["b", "d"]  # c would be refused: it decodes
 
 
 def test_migrations_are_told_with_state_author_and_reason() -> None:
