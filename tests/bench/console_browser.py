@@ -24,10 +24,12 @@ THERE = """() => {
   return !!app && app.dataset.testScriptState !== 'running'
     && !!document.querySelector('.cd-strip') && !document.querySelector('[data-testid=stSkeleton]')
     && all('.cd-plot', e => !e.checkVisibility() || e.classList.contains('js-plotly-plot'))
+    && all('[data-testid=stCaptionContainer]', e => !e.textContent.startsWith('Reading the '))
     && all('[data-testid=stDataFrame]',
       e => !e.checkVisibility() || e.querySelector('canvas'));
 }"""
-"""The frame, every chart and every table in sight are drawn, and the script has run to its end."""
+"""The frame, every chart and every table in sight are drawn, nothing says that it is still being
+read, and the script has run to its end."""
 _CLICKED = """path => {
   const there = THERE, app = document.querySelector('[data-testid=stApp]');
   window.cdArrived = new Promise(done => document.addEventListener('click', () => {
