@@ -2,7 +2,7 @@
 
 One process migrates at a time: the whole upgrade is one transaction that takes the database's
 write lock (SQLite) or an advisory lock (Postgres) first, so a second process waits, then finds
-nothing to do.
+nothing to do. Where the schema is up to date nothing is locked and nobody waited for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, Engine, event, text
 
 import migrations
 from core.errors import StoreError
@@ -29,6 +29,8 @@ from storage.schema import metadata
 _ADVISORY_LOCK = 4_242_001
 _OTHERS_MS = 600_000
 """How long another process may migrate; millions of rows take a minute."""
+_START_MS = 5_000
+"""How long a start waits for that: what is recorded meanwhile waits on disk."""
 
 
 class SchemaMismatch(StoreError):
@@ -36,9 +38,12 @@ class SchemaMismatch(StoreError):
 
 
 def try_upgrade(database_url: str) -> bool:
-    """Upgrade if the database is there; False when it is away, SchemaMismatch as `upgrade`."""
+    """Upgrade if the database is there; False when it is away or SQLite's file stays locked.
+
+    SchemaMismatch as `upgrade`.
+    """
     try:
-        upgrade(database_url)
+        upgrade(database_url, wait_ms=_START_MS)
     except SchemaMismatch:
         raise
     except StoreError:
@@ -46,22 +51,26 @@ def try_upgrade(database_url: str) -> bool:
     return True
 
 
-def upgrade(database_url: str, revision: str = "head") -> str | None:
+def upgrade(database_url: str, revision: str = "head", *, wait_ms: int = _OTHERS_MS) -> str | None:
     """Bring the schema up to `revision`; the version reached.
 
-    StoreError when the database is away, SchemaMismatch when a newer release made it.
+    wait_ms: how long another may hold SQLite's lock. StoreError when the database is away or stays
+    locked, SchemaMismatch when a newer release made it.
     """
-    return _run(database_url, lambda config: command.upgrade(config, revision))
+    found = current(database_url) if revision == "head" else None
+    if found is not None and found == head():
+        return found
+    return _run(database_url, lambda config: command.upgrade(config, revision), wait_ms)
 
 
 def downgrade(database_url: str, revision: str) -> str | None:
     """Take the schema down to `revision` (``base``: to nothing); the version reached."""
-    return _run(database_url, lambda config: command.downgrade(config, revision))
+    return _run(database_url, lambda config: command.downgrade(config, revision), _OTHERS_MS)
 
 
 def current(database_url: str) -> str | None:
     """The version of the database's schema; None where it has none."""
-    with _transaction(database_url) as connection:
+    with _opened(database_url) as engine, engine.begin() as connection:
         return MigrationContext.configure(connection).get_current_revision()
 
 
@@ -88,8 +97,8 @@ def comparison(connection: Connection) -> dict[str, Any]:
     }
 
 
-def _run(database_url: str, action: Callable[[Config], None]) -> str | None:
-    with _transaction(database_url) as connection:
+def _run(database_url: str, action: Callable[[Config], None], wait_ms: int) -> str | None:
+    with _transaction(database_url, wait_ms) as connection:
         config = _config()
         config.attributes["connection"] = connection
         try:
@@ -111,18 +120,25 @@ def _config() -> Config:
 
 
 @contextmanager
-def _transaction(database_url: str) -> Iterator[Connection]:
-    engine = writer_engine(database_url, busy_ms=_OTHERS_MS)
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _own_transactions)
-        event.listen(engine, "begin", _begin_immediate)
-    try:
+def _transaction(database_url: str, wait_ms: int = _OTHERS_MS) -> Iterator[Connection]:
+    """A transaction that no other process migrates in at the same time."""
+    with _opened(database_url, wait_ms) as engine:
+        if engine.dialect.name == "sqlite":
+            event.listen(engine, "connect", _own_transactions)
+            event.listen(engine, "begin", _begin_immediate)
         with engine.begin() as connection:
             if engine.dialect.name == "postgresql":
                 connection.execute(text("SET LOCAL statement_timeout = 0"))
                 connection.execute(text("SET LOCAL lock_timeout = 0"))
                 connection.execute(text("SELECT pg_advisory_xact_lock(:k)"), {"k": _ADVISORY_LOCK})
             yield connection
+
+
+@contextmanager
+def _opened(database_url: str, wait_ms: int = _START_MS) -> Iterator[Engine]:
+    engine = writer_engine(database_url, busy_ms=wait_ms)
+    try:
+        yield engine
     except FAILURES as error:
         raise StoreError(
             f"the database cannot be opened: {first_line(error)}", field="database_url"

@@ -54,8 +54,10 @@ def _process(service: Service) -> list[str]:
         found.append(f"{counters.spooled} records wait on disk for the database")
     if counters is not None and counters.dropped:
         found.append(f"{counters.dropped} records were dropped")
-    if service.upkeep.worst_lag_s > LAG_S:
-        found.append(f"the event loop was late by {service.upkeep.worst_lag_s * 1e3:.0f} ms")
+    late_s = service.upkeep.worst_lag_s
+    if late_s > LAG_S:
+        late = f"{late_s:.1f} s" if late_s >= 1.0 else f"{late_s * 1e3:.0f} ms"
+        found.append(f"the event loop was late by {late}")
     return found
 
 

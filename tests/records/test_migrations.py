@@ -71,6 +71,22 @@ def test_upgrading_again_changes_nothing(url):
     assert migrate.differences(url) == []
 
 
+def test_who_holds_the_lock_is_waited_for_only_where_there_is_something_to_do(tmp_path):
+    url = f"sqlite:///{tmp_path / 'records.db'}"
+    migrate.upgrade(url, "0003")
+    engine = writer_engine(url)
+    with engine.connect() as other:
+        other.exec_driver_sql("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match="locked"):
+            migrate.upgrade(url, wait_ms=1)
+        assert migrate.current(url) == "0003"
+        other.rollback()
+        migrate.upgrade(url)
+        other.exec_driver_sql("BEGIN IMMEDIATE")
+        assert migrate.upgrade(url, wait_ms=1) == migrate.head()
+    engine.dispose()
+
+
 def test_many_at_once_migrate_once(url):
     failures: list[Exception] = []
     start = threading.Barrier(4)
