@@ -33,7 +33,7 @@ else:
         st.error(why)
     name = page.url_path or DEFAULT
     heed(name)
-    tables = frame(lambda: views_dialog(name, page.title))
+    tables = frame(name, lambda: views_dialog(name, page.title))
     show_unheeded()
     begin_page()
     page.run()

@@ -17,11 +17,11 @@ from dashboard.parts.window import CHOICES, CUSTOM, LIVE_RANGE, parse, spell, wo
 from dashboard.who import here, who_markup
 
 _STRIP = "strip"
-"""Key of the place where the strip of badges stands."""
+"""Key of the place where the strip of badges stands, and of the page that it belongs to."""
 
 
-def frame(open_views: Callable[[], None]) -> bool:
-    """Draw the frame; pages follow below. `open_views` shows the saved views.
+def frame(page: str, open_views: Callable[[], None]) -> bool:
+    """Draw the frame of a page, which follows below. `open_views` shows the saved views.
 
     True where the reader asked for the tables of the page, which is still to be drawn.
     """
@@ -33,15 +33,16 @@ def frame(open_views: Callable[[], None]) -> bool:
         if session.chosen_range() == CUSTOM:
             _ends()
     with left:
-        st.session_state[_STRIP] = st.empty()
+        st.session_state[_STRIP] = (st.empty(), page)
     redraw_strip()
     return tables
 
 
 def redraw_strip() -> None:
     """The strip of badges anew, in the place the frame keeps for it."""
-    with st.session_state[_STRIP]:
-        strip(_badges(session.look()))
+    place, page = st.session_state[_STRIP]
+    with place:
+        strip(_badges(session.look()), page)
 
 
 def _controls(open_views: Callable[[], None]) -> bool:

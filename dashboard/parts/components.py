@@ -89,6 +89,7 @@ def badge(label: str, value: str, level: Level | None = None) -> str:
     return f"<span class='cd-badge'>{sign}<i>{escape(label)}</i><b{tone}>{escape(value)}</b></span>"
 
 
-def strip(badges: Sequence[str]) -> None:
-    """A row of badges."""
-    st.html(f"<div class='cd-strip'>{''.join(badges)}</div>")
+def strip(badges: Sequence[str], page: str = "") -> None:
+    """A row of badges; the frame's names the page it belongs to, for whoever waits for that."""
+    named = f" data-page='{page}'" if page else ""
+    st.html(f"<div class='cd-strip'{named}>{''.join(badges)}</div>")

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page
 
-from dashboard.navigation import address, present
+from dashboard.navigation import present
 from tests.bench.console_browser import chromium, go, new_page, open_cold
 from tests.bench.console_records import an_hour
 from tests.bench.console_world import World, indexed, machine, world
@@ -66,7 +66,7 @@ def walk(page: Page) -> None:
     for _ in range(1 + LATER):
         for section, entries in present().items():
             for entry in reversed(entries):  # so that the overview is left before it is opened
-                took = go(page, section, entry.title, address(entry.name))
+                took = go(page, section, entry.title, entry.name)
                 times.setdefault(entry.name, []).append(took)
     print(f"{'page':12}{'first s':>9}{'later s':>9}")
     for name, (first, *later) in times.items():

@@ -30,21 +30,19 @@ THERE = """() => {
 }"""
 """The frame, every chart and every table in sight are drawn, nothing says that it is still being
 read, and the script has run to its end."""
-_CLICKED = """path => {
-  const there = THERE, app = document.querySelector('[data-testid=stApp]');
+_CLICKED = """page => {
+  const there = THERE;
   window.cdArrived = new Promise(done => document.addEventListener('click', () => {
     const began = performance.now();
-    let ran = false;
-    new MutationObserver(() => { ran ||= app.dataset.testScriptState === 'running'; })
-      .observe(app, { attributes: true });
     const look = () => {
-      ran ||= app.dataset.testScriptState === 'running';
-      if (ran && location.pathname === path && there()) done(performance.now() - began);
+      const strip = document.querySelector('.cd-strip');
+      if (strip && strip.dataset.page === page && there()) done(performance.now() - began);
       else requestAnimationFrame(look);
     };
     requestAnimationFrame(look);
   }, { once: true, capture: true }));
 }""".replace("THERE", THERE)
+"""A page that was quick may never have been seen to run: its frame names it."""
 
 
 @contextmanager
@@ -73,12 +71,12 @@ def open_cold(page: Page, url: str) -> float:
     return float(page.evaluate("performance.now()")) / 1e3
 
 
-def go(page: Page, section: str, title: str, path: str) -> float:
+def go(page: Page, section: str, title: str, name: str) -> float:
     """Follow the navigation to a page: seconds from the click until the page is there."""
     if section:
         page.get_by_test_id("stTopNavSection").filter(has_text=section).click()
     link = page.locator("a").get_by_text(title, exact=True)
     link.wait_for()
-    page.evaluate(_CLICKED, path)
+    page.evaluate(_CLICKED, name)
     link.click()
     return float(page.evaluate("window.cdArrived")) / 1e3
