@@ -20,8 +20,6 @@ LOSS_WARN, LOSS_BAD = 0.2, 0.5
 """Share of the reachable reuse that was not achieved."""
 REFUSED_WARN, REFUSED_BAD = 0.01, 0.05
 LOAD_WARN, LOAD_BAD = 0.7, 0.9
-
-
 _OUT = ("open", "half_open", "tripped")
 """States of a breaker that keep requests from a node, or from the policy."""
 _SHOWN_CHARS = 60
