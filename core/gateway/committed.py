@@ -106,16 +106,17 @@ class Committer:
         async with self._lock, self.refusals(cause):
             for left in reversed(range(TRIES)):
                 act = check()
-                try:
-                    await self._store(cause, act)
-                except ConductorError as error:
-                    act.undo()
-                    if not isinstance(error, Conflict) or not left:
-                        raise
-                    await self._listen()
-                else:
-                    await act.do()
-                    return
+                with self._service.lifecycle.saying(act.word.name if act.word else ""):
+                    try:
+                        await self._store(cause, act)
+                    except ConductorError as error:
+                        act.undo()
+                        if not isinstance(error, Conflict) or not left:
+                            raise
+                    else:
+                        await act.do()
+                        return
+                await self._listen()
 
     @asynccontextmanager
     async def refusals(self, cause: Cause) -> AsyncIterator[None]:

@@ -13,7 +13,8 @@ there is: no store lets it replace a later word of an operator, from whichever r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -79,6 +80,9 @@ class Lifecycle:
         self._removals: set[asyncio.Task[None]] = set()
         self.heard_at: dict[str, datetime] = {}
         """Time of the newest word on a node, or on the whole fleet, that is in force here."""
+        self._being_said: set[str] = set()
+        self._late: set[str] = set()
+        """Names of which something was to be kept while a word on them was being stored."""
         self.waiting: dict[NodeId, Standing] = {}
         """Standings of nodes that are not there (any more, or not yet)."""
 
@@ -381,7 +385,23 @@ class Lifecycle:
         if service.recorder is not None:
             service.recorder.node(self.registration(node), state, service.clock.wall())
 
+    @contextmanager
+    def saying(self, name: str) -> Iterator[None]:
+        """While a word is stored and then done. What this process keeps of it meanwhile (the end
+        of a drain) does not know the word yet, and would replace it: it is kept afterwards."""
+        self._being_said.add(name)
+        try:
+            yield
+        finally:
+            self._being_said.discard(name)
+            if name in self._late:
+                self._late.discard(name)
+                if self._service.conductor.fleet.has(NodeId(name)):
+                    self.save(NodeId(name))
+
     def _keep(self, name: str, data: Mapping[str, object]) -> None:
-        if self._service.recorder is not None:
+        if name in self._being_said:
+            self._late.add(name)
+        elif self._service.recorder is not None:
             at = self.heard_at.get(name, UNSAID)
             self._service.recorder.standing(name, data, at)

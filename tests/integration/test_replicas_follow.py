@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -184,6 +185,31 @@ async def test_who_did_not_hear_yet_overrules_nothing(record_url, tmp_path):
         assert not draining(a, "x") and not draining(b, "x")
         await heard()
         assert not a.counters["following.failed"] + b.counters["following.failed"]
+
+
+async def test_what_ends_while_a_word_is_stored_does_not_replace_it(record_url, tmp_path):
+    x, loop = NodeId("x"), asyncio.get_running_loop()
+    async with two(record_url, tmp_path) as (a, b):
+        await a.add_node(node("x"))
+        await until(lambda: b.conductor.fleet.has(x))
+        commit, saved = b.store.commit_act, threading.Event()
+
+        def save():
+            b.lifecycle.save(x)  # as when a drain ends just now
+            saved.set()
+
+        def slow(**more):
+            commit(**more)
+            loop.call_soon_threadsafe(save)
+            assert saved.wait(20)
+
+        b.store.commit_act = slow
+        await b.node_acts.change(x, wire.NodeChange(weight=2.5), author="bob")
+        b.store.commit_act = commit
+        b.recorder.drain()
+        assert await asyncio.to_thread(b.sink.flush)
+        assert {s.name: s.data for s in b.store.standings()}["x"]["weight"] == 2.5
+        await until(lambda: a.conductor.fleet.spec(x).weight == 2.5)
 
 
 async def test_replicas_do_not_answer_each_other(record_url, tmp_path):
