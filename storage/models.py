@@ -11,9 +11,12 @@ time there; one id has one time, so it is unique all the same.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     Double,
     Index,
     Integer,
@@ -21,8 +24,10 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     Table,
     Text,
+    and_,
     text,
 )
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from storage.types import key_text
 
@@ -298,3 +303,10 @@ scheduled_changes = Table(
     _count("revision"),
     PrimaryKeyConstraint("id"),
 )
+
+
+def ends(
+    o: ReadOnlyColumnCollection[str, Any], at_us: ColumnElement[int], key: ColumnElement[str]
+) -> ColumnElement[bool]:
+    """Whether it is the outcome of the decision of that time and id."""
+    return and_(o.decided_us == at_us, o.decision_id == key)

@@ -31,7 +31,7 @@ from core.domain import OutcomeKind
 from core.errors import BadRequest
 from core.ports import RequestShare, RequestShares
 from storage import share_groups as sg
-from storage.models import decisions, outcomes
+from storage.models import decisions, ends, outcomes
 from storage.series import Stretch, cover
 from storage.share_groups import COUNTS, KEYS, Groups
 from storage.summary_models import LEVELS_S, SHARES, horizons, share_rollups
@@ -179,7 +179,7 @@ def _statement(step_us: int, *, limited: bool) -> Select[Any]:
     keys = [newest.c[name] for name in KEYS]
     sums = [column.label(name) for name, column in _sums(newest).items()]
     statement = select(bucket, func.min(newest.c.at_us), *keys, *sums)
-    same = and_(outcomes.c.decided_us == newest.c.at_us, outcomes.c.decision_id == newest.c.id)
+    same = ends(outcomes.c, newest.c.at_us, newest.c.id)
     return statement.select_from(newest.outerjoin(outcomes, same)).group_by(bucket, *keys)
 
 

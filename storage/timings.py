@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Connection, FromClause, and_, func, select
+from sqlalchemy import Connection, FromClause, func, select
 
 from core.errors import BadRequest
 from core.ports import Timing, Timings
-from storage.models import decisions, outcomes
+from storage.models import decisions, ends, outcomes
 from storage.types import from_micros, to_micros
 
 LIMIT_MAX = 200_000
@@ -23,7 +23,7 @@ _OBSERVED = ("ttft_s", "tbt_s")
 def timings(connection: Connection, start: datetime, end: datetime, limit: int) -> Timings:
     """The newest requests with an outcome among the newest `limit` decisions, newest first."""
     newest, o = _newest(start, end, limit), outcomes.c
-    same = and_(o.decided_us == newest.c.at_us, o.decision_id == newest.c.id)
+    same = ends(o, newest.c.at_us, newest.c.id)
     columns = [newest.c.at_us, *(newest.c[name] for name in _EXPECTED), *(o[n] for n in _OBSERVED)]
     statement = select(*columns).select_from(newest.join(outcomes, same))
     statement = statement.where(o.ttft_s.is_not(None)).order_by(newest.c.at_us.desc())

@@ -17,7 +17,7 @@ from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from core.domain import OutcomeKind
 from core.ports import DecisionQuery
-from storage.models import PREVAILING, decisions, outcomes
+from storage.models import PREVAILING, decisions, ends, outcomes
 
 PREFIX_MIN = 8
 """Shorter texts are compared with whole ids only: too many ids would begin with them."""
@@ -31,16 +31,9 @@ RARE_KINDS = tuple(kind.value for kind in OutcomeKind if kind is not OutcomeKind
 """Ends that have a partial index."""
 _Columns = ReadOnlyColumnCollection[str, Any]
 _Condition = ColumnElement[bool]
-
-
-def _ends(o: _Columns, at_us: ColumnElement[int], key: ColumnElement[str]) -> _Condition:
-    """Whether it is the outcome of the decision of that time and id."""
-    return and_(o.decided_us == at_us, o.decision_id == key)
-
-
-PLACED = decisions.outerjoin(outcomes, _ends(outcomes.c, decisions.c.at_us, decisions.c.id))
-ENDED = _ENTRY.join(decisions, _ends(_ENTRY.c, decisions.c.at_us, decisions.c.id)).join(
-    outcomes, _ends(outcomes.c, _ENTRY.c.decided_us, _ENTRY.c.decision_id)
+PLACED = decisions.outerjoin(outcomes, ends(outcomes.c, decisions.c.at_us, decisions.c.id))
+ENDED = _ENTRY.join(decisions, ends(_ENTRY.c, decisions.c.at_us, decisions.c.id)).join(
+    outcomes, ends(outcomes.c, _ENTRY.c.decided_us, _ENTRY.c.decision_id)
 )
 
 

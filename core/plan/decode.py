@@ -6,15 +6,57 @@ node is a row like any other, with nothing to move.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
+from core.domain import Prediction, Request
 from core.plan.cost_model import tbt_seconds
 from core.policy.base import Bools, Floats, Scores
 
 MOVE_S_PER_TOKEN = 1e-9
 """Charged for each token not there yet: KV already in place wins where times are equal."""
+
+
+class Joining(msgspec.Struct, eq=False):
+    """A placed prompt that looks for a decode node."""
+
+    request: Request
+    prefill: int
+    """Slot of its prefill node, with its prediction."""
+    predicted: Prediction
+    held: Any
+    """Prompt tokens by slot: an array, or a list where slots are few."""
+    wait_s: float
+    """How long its sender is still busy with other KV when the prefill begins."""
+    when_s: float | None
+    """When the batches are looked at: None for now."""
+    added_tokens: float
+    """KV that it brings: the prompt, and what its expected output reserves."""
+    tbt_slo_s: float
+
+
+class Weighed(msgspec.Struct, eq=False):
+    """Decode candidates by row: columns are arrays, or lists where there are few."""
+
+    slots: Any
+    missing: Any
+    """Prompt tokens whose KV has to move there."""
+    transfer_s: Any
+    """Exposed time that the move takes."""
+    batch: Any
+    """Requests that decode there, without this one."""
+    kv: Any
+    """Their KV tokens."""
+    tbt_s: Any
+    """Predicted time between tokens with this request."""
+    feasible: Any
+    """Whether everyone's limit is kept then."""
+    total: Any
+    """The lowest wins."""
+    least: int
+    """Row with the least `tbt_s`."""
 
 
 class DecodeScores(NamedTuple):

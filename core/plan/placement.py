@@ -17,9 +17,9 @@ import numpy.typing as npt
 from core.domain import CandidateTable, Prediction, Reason, Request, Slot
 from core.fleet.ledger import Ledger
 from core.fleet.state import FleetState
-from core.plan.decode import decode_terms, score_decode
+from core.plan.decode import Joining, Weighed, decode_terms, score_decode
 from core.plan.few import FEW
-from core.plan.few_decode import Joining, Weighed, weigh_few
+from core.plan.few_decode import weigh_few
 from core.plan.transfer import Topology, exposed_seconds
 from core.policy.constraints import Bools, Excluded, Standing, decode_checks, narrowed
 from core.policy.pick import pick
@@ -202,8 +202,8 @@ def weigh(
         fleet.d1[rows],
         d2=fleet.d2[rows],
         batch=batch,
-        kv_tokens=kv + joining.added_tokens,
-        added_tokens=0.0,
+        kv_tokens=kv,
+        added_tokens=joining.added_tokens,
         missing_tokens=missing,
         transfer_s=exposed,
         tbt_slo_s=joining.tbt_slo_s,

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from core.domain import LinkKind, NodeId, Prediction, Role
 from core.fleet.ledger import Ledger
-from core.plan.few_decode import Joining, weigh_few
+from core.plan.decode import Joining
+from core.plan.few_decode import weigh_few
 from core.plan.placement import _pick_feasible, _table, weigh
 from core.plan.transfer import Topology
 from core.policy.constraints import Standing
