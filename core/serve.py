@@ -18,13 +18,12 @@ from core.gateway.limits import Limits
 from core.gateway.protocol import gateway_protocol
 from core.gateway.service import Service
 from core.history import running_history
+from core.priority import give_way
 from core.settings import Settings
 from core.wiring import configure_logging, running_service
 
 _BACKLOG = 2048
 _POLL_S = 0.05
-_READER_NICENESS = 10
-"""Whoever only reads gives way to whoever decides, where they share a machine."""
 _TURN_S = 0.0005
 """How long a busy event loop keeps a thread waiting that comes back from the database, which it
 does after each row, and how long such a thread keeps a decision waiting; Python's own is 5 ms."""
@@ -52,7 +51,7 @@ def run_history(settings: Settings) -> None:
     """Serve stored records until SIGTERM or Ctrl-C."""
     os.umask(0o077)
     configure_logging(settings.log_level, json=not sys.stderr.isatty())
-    os.nice(_READER_NICENESS)
+    give_way()
     with contextlib.suppress(KeyboardInterrupt):
         uvloop.run(_serve_history(settings))
 

@@ -6,7 +6,6 @@ from elsewhere, and a read-only installation works.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import plotly
@@ -15,13 +14,12 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from core.priority import give_way
 from dashboard import sign_in
 from dashboard.lighter import lighten
 from dashboard.navigation import DEFAULT, address
 
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-NICENESS = 10
-"""The scheduler goes first where both run on one machine."""
 _A_YEAR = "public, max-age=31536000, immutable"
 
 
@@ -49,7 +47,7 @@ async def _first_page(request: Request) -> Response:
     return RedirectResponse(address(DEFAULT) + query, 302)
 
 
-os.nice(NICENESS)
+give_way()  # the scheduler goes first where both run on one machine
 lighten()
 app = st.App(
     Path(__file__).with_name("app.py"),

@@ -6,7 +6,6 @@ Every point is a whole configuration. `rescore` makes recorded decisions again
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from core.control.replay import FleetShape, scenario, workload
 from core.control.window import Seen
 from core.errors import BadRequest, ConductorError
 from core.ports import StoredDecision
+from core.priority import give_way
 from core.simulation.compare import Compared, mean_summary, reduce_run
 from core.simulation.runner import run_scenario
 from core.simulation.traces import read_trace
@@ -113,7 +113,7 @@ def pieces(task: Task) -> Iterator[tuple[str, Sequence[Any]]]:
 def serve(pipe: Any, task: Task) -> None:
     """The process: is given what `pieces` made, up to a None; sends ("done", n) as runs end, then
     ("result", Result) or ("failed", text)."""
-    os.nice(10)
+    give_way()
     try:
         given: dict[str, list[Any]] = {"decisions": [], "seen": []}
         while (piece := pipe.recv()) is not None:

@@ -27,6 +27,7 @@ import numpy as np
 import psutil
 
 from tests.bench.console_world import World, machine, world
+from tests.bench.elsewhere import be_elsewhere
 from tests.bench.streamlit_client import Reader, Seen
 
 SESSIONS = int(os.environ.get("CONDUCTOR_BENCH_SESSIONS", "100"))
@@ -40,7 +41,6 @@ NODES = int(os.environ.get("CONDUCTOR_BENCH_NODES", "8"))
 EVERY_S = 2.0
 OPENING_S = 15.0
 """Readers arrive over this long; figures are of what comes after."""
-READERS_NICENESS = 15
 LIMIT_S, DECISION_LIMIT = 0.3, 1.2
 
 
@@ -96,11 +96,8 @@ def with_readers(running: World) -> Arm:
 
 
 def readers(url: str) -> list[tuple[str, Seen]]:
-    """What each reader saw; the body of the load's process.
-
-    Readers have machines of their own: here they give way to everything that is measured.
-    """
-    os.nice(READERS_NICENESS)
+    """What each reader saw; the body of the load's process."""
+    be_elsewhere()
     return asyncio.run(_read_all(url))
 
 

@@ -18,15 +18,13 @@ import psutil
 
 from core.launcher import Child, Processes, answers, wait_until
 from dashboard.launch import streamlit_command
+from tests.bench import elsewhere
 from tests.bench.bench_gateway import free_port
 from tests.bench.engine_host import MODEL
 
 START_S = 900.0
 PROBES = {"interval_s": 10.0, "timeout_s": 10.0, "scrape_interval_s": 4.0}
 """Rarer and more patient than by default: here the engines share the service's cores."""
-
-ELSEWHERE = ("nice", "-n", "10")
-"""Clients and engines have machines of their own: here they give way to what is measured."""
 
 
 @dataclass(slots=True)
@@ -75,7 +73,7 @@ class World:
 
     def start_traffic(self, *, per_s: float, seed: int = 7) -> None:
         """Seeded conversations until the end."""
-        argv = [*ELSEWHERE, sys.executable, "-m", "core.cli", "workload", "--url", self.url]
+        argv = [*elsewhere.COMMAND, sys.executable, "-m", "core.cli", "workload", "--url", self.url]
         argv += ["--model", MODEL, "--rate", str(per_s), "--seed", str(seed)]
         self.processes.start("traffic", argv)
 
@@ -98,8 +96,8 @@ def world(*, nodes: int, blocks: int = 0, database: str = "") -> Iterator[World]
 
 def _engines(processes: Processes, folder: Path, nodes: int, blocks: int) -> list[dict[str, Any]]:
     out = folder / "fleet.json"
-    argv = [*ELSEWHERE, sys.executable, "-m", "tests.bench.engine_host", "--nodes", str(nodes)]
-    argv += ["--blocks", str(blocks), "--out", str(out)]
+    argv = [*elsewhere.COMMAND, sys.executable, "-m", "tests.bench.engine_host"]
+    argv += ["--nodes", str(nodes), "--blocks", str(blocks), "--out", str(out)]
     child = processes.start("engines", argv)
     wait_until(out.exists, child, timeout_s=START_S, what="its engines")
     found: list[dict[str, Any]] = json.loads(out.read_text())["engines"]
