@@ -66,7 +66,8 @@ class Restorer:
         self.done = False
 
     async def start(self) -> None:
-        """Register the file's nodes, and the recorded ones where the store can be read."""
+        """Register the file's nodes, and the recorded ones where the store can be read; the records
+        then tell of the start once, whatever came with it."""
         found = await self._read()
         if found is not None:
             self._service.lifecycle.heard_at.update(found.said_at)
@@ -75,6 +76,8 @@ class Restorer:
             await self._state(node)
         if found is not None:
             await self._take_up(found)
+        facts = {"version": self._service.version, "nodes": len(self._service.conductor.fleet)}
+        self._service.record_event("service.started", "", facts)
 
     async def again(self) -> None:
         """Try once more where the store could not be read. Raises StoreError while it is away."""

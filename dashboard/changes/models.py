@@ -21,6 +21,7 @@ LANES: dict[str, tuple[str, ...]] = {
     "Lab": ("lab",),
     "Identity": ("identity", "user", "token", "auth"),
     "Alerts": ("alert",),
+    "Service": ("service",),
 }
 """Lane of the time line -> first parts of the kinds in it."""
 OTHER = "Other"

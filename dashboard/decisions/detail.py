@@ -13,6 +13,7 @@ from dashboard.decisions import models as dm
 from dashboard.decisions.prompt import prompt_panel
 from dashboard.decisions.what_if import what_if_panel
 from dashboard.overview.models import Notice
+from dashboard.parts import times
 from dashboard.parts.components import badge, heading, notice, strip, tile_grid
 from dashboard.parts.live_plot import live_plot
 from dashboard.parts.tables import candidate_table, plain_table
@@ -46,6 +47,8 @@ def _times(row: wire.DecisionRow) -> None:
     figure = figures.waterfall(segments, session.colours(), limit_s=row.ttft_slo_s)
     live_plot(figure, key="waterfall", alt="Predicted and observed times of this request")
     plain_table(dm.prediction_rows(row), key="predictions", alt="Predicted against observed")
+    if row.routed:
+        st.caption(f"{times.TTFT} {times.TBT}")
 
 
 def _selection(title: str, by: str, selection: wire.SelectionView, *, key: str) -> None:

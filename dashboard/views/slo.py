@@ -11,7 +11,7 @@ from dashboard import session
 from dashboard.api.client import ServiceError
 from dashboard.nodes.acts import records
 from dashboard.overview.models import Notice
-from dashboard.parts import acting
+from dashboard.parts import acting, times
 from dashboard.parts import format as fmt
 from dashboard.parts.components import heading, notice, tile_grid
 from dashboard.parts.drawn import drawn
@@ -145,9 +145,9 @@ def _tenants(shares: wire.Shares, objective: float) -> None:
 def _calibration(timings: wire.TimingsView) -> None:
     p = session.colours()
     columns = st.columns(2, gap="medium")
-    for column, name, c, colour in (
-        (columns[0], "TTFT", timings.ttft, p.categories[0]),
-        (columns[1], "TBT", timings.tbt, p.categories[1]),
+    for column, name, c, colour, meaning in (
+        (columns[0], "TTFT", timings.ttft, p.categories[0], times.TTFT),
+        (columns[1], "TBT", timings.tbt, p.categories[1], times.TBT),
     ):
         with column:
             heading(f"{name}: predicted against observed", sm.calibration_words(c))
@@ -159,6 +159,7 @@ def _calibration(timings: wire.TimingsView) -> None:
                 live_plot(
                     figure, key=f"calibration_{name}", alt=f"Predicted against observed {name}"
                 )
+                st.caption(meaning)
     with st.expander("Numbers behind the calibration"):
         rows = sm.calibration_rows(timings)
         if rows:

@@ -82,6 +82,9 @@ async def test_acts_on_nodes_hold_after_two_restarts(tmp_path, origin):
             if origin == "api":
                 spec = s.conductor.fleet.spec(A)
                 assert (spec.models, spec.queue_max) == (("m",), 77)
+    async with service(tmp_path) as s:  # each start was told of once, with what it came up with
+        starts = [e.data["nodes"] for e in s.store.events(kind="service.started")]
+        assert starts[-3:] == [1, 1, 1 if origin == "file" else 0]
 
 
 async def test_what_was_taken_back_stays_so(tmp_path):

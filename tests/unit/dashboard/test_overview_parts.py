@@ -36,6 +36,30 @@ def test_changes_are_marked_and_what_comes_and_goes_is_not() -> None:
     assert len(marks([event("node.x", n) for n in range(99)])) == MARKS_MAX
 
 
+def test_a_start_is_one_change_and_so_is_one_act_on_many_nodes() -> None:
+    found = marks(
+        [
+            *[event("node_breaker.open", 9, n, reason="errors") for n in "dcba"],
+            event("node_breaker.open", 6, "e", reason="errors"),
+            *[event("node.cordoned", 5, n, author="ann", reason="fan") for n in "ba"],
+            event("node.cordoned", 5, "c", author="bob", reason="fan"),
+            event("service.started", 2, nodes=8),
+            event("node.restored", 1, "f", origin="api"),
+            event("node.left_out", 1, "g", origin="file"),
+            *[event("node.registered", 0, n, origin="file") for n in "cba"],
+            event("node.registered", 0, "h", origin="dns"),
+        ]
+    )
+    assert [m.words for m in found] == [
+        "node: registered, h",
+        "service: started",
+        "node: cordoned, c, by bob, fan",
+        "node: cordoned, a, b, by ann, fan",
+        "node breaker: open, e, errors",
+        "node breaker: open, 4 nodes, errors",
+    ]
+
+
 def test_marks_are_lines_and_signs_and_their_trace_is_always_there() -> None:
     points = series(point(0), point(1))
     plain = figures.slo_ratio(points, LIGHT, zone=UTC)
