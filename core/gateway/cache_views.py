@@ -122,7 +122,16 @@ def prefix_view(service: Service, name: str) -> wire.PrefixView:
         hits=hits,
         rate_per_s=rate,
         age_s=facts.age_s,
+        copyable=_copyable(service, facts.key, depth),
     )
+
+
+def _copyable(service: Service, key: int, depth_blocks: int | None) -> bool | None:
+    """Whether a recent prompt begins with the prefix of this key and depth; None: not known."""
+    known = service.moves.recent
+    if depth_blocks is None:
+        return None if len(known) else False
+    return known.find(key, depth_blocks) is not None
 
 
 async def lookup(service: Service, asked: wire.LookupAsk) -> wire.LookupView:

@@ -86,6 +86,9 @@ class PrefixView(Answer):
     """Accesses, averaged over about a minute."""
     age_s: float | None = None
     """Since the last counted access."""
+    copyable: bool | None = None
+    """Whether its tokens, which a copy needs, are known from a recent prompt; None where its length
+    is not known, so that only trying tells."""
 
 
 class LookupAsk(Ask):

@@ -199,6 +199,18 @@ def copy_targets(nodes: Sequence[wire.NodeView], found: wire.PrefixView) -> list
     return [n.id for n in nodes if n.id not in holding and n.role.value != "decode"]
 
 
+def no_copy(found: wire.PrefixView, targets: Sequence[str]) -> str:
+    """Why the prefix cannot be copied; empty where it can, or only trying tells."""
+    if not targets:
+        return "Every node that computes prompts holds it."
+    if found.copyable is False:
+        return (
+            "A copy sends the prefix's tokens, and none of the recent prompts that are remembered "
+            "begins with it. Prompts are remembered while migration is on; a dry run suffices."
+        )
+    return ""
+
+
 def prefix_tiles(f: wire.PrefixView) -> list[Tile]:
     """Stat tiles of one prefix."""
     level: Level = "ok" if len(f.holders) > 1 else "warn" if f.holders else "bad"

@@ -39,9 +39,11 @@ def _holders(state: wire.FleetState, found: wire.PrefixView) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         heading("Its replicas", f"{SELECT} to open the node")
         free = cm.copy_targets(state.nodes, found)
-        why_not = "" if free else "Every node that computes prompts holds it."
+        why_not = cm.no_copy(found, free)
         if act("Copy to a node …", key=f"copy_{found.key}", why_not=why_not):
             copy_dialog(found.key, free)
+    if found.copyable is False and free:
+        _dry_run(why_not)
     names = [h.node for h in found.holders]
     chosen = select_table(
         cm.holder_rows(found), key=f"holders_{found.key}", alt="Nodes that hold the prefix",
@@ -49,3 +51,14 @@ def _holders(state: wire.FleetState, found: wire.PrefixView) -> None:
     )  # fmt: skip
     if chosen is not None and chosen < len(names):
         st.switch_page("views/nodes.py", query_params={"node": names[chosen]})
+
+
+def _dry_run(why_not: str) -> None:
+    """Why no copy can be made, and the change after which one can."""
+    st.caption(why_not)
+    st.page_link(
+        "views/tuning.py", label="Draft a dry run of migration",
+        query_params={
+            "draft": "migration.enabled:true;migration.dry_run:true", "group": "migration"
+        },
+    )  # fmt: skip

@@ -70,14 +70,28 @@ def _next(
     state = session.look().state
     with st.container(horizontal=True, gap="small"):
         promote = act(f"Put the {of}'s values into a draft", key=f"draft_{of}")
-        end = stop is not None and act(f"Stop the {of}", key=f"stop_{of}")
+        end = stop is not None and act(f"Stop the {of} …", key=f"stop_{of}")
     if promote and state is not None:
         keep(adopted(changes, state.revision))
         st.rerun()
     if end and stop is not None:
-        why = acting.why("stopped in the console")
-        acting.attempt(lambda: stop(why), f"The {of} is stopped")
-        st.rerun()
+        _end_dialog(f"Stop the {of}", _STOPPED[of], stop, f"The {of} is stopped")
+
+
+_STOPPED = {
+    "canary": "Its sessions follow the live revision from their next request on.",
+    "shadow": "Nothing more is scored. It never placed a request.",
+}
+
+
+@st.dialog("End it")
+def _end_dialog(label: str, effect: str, end: Callable[[wire.Why], object], done: str) -> None:
+    """Say what ending it does, ask why, and end it."""
+    st.markdown(f"**{label}.** {effect}")
+    form = acting.Form()
+    reason = form.reason("end_reason")
+    if form.go(label, key="end_do"):
+        acting.carry_out(lambda: end(acting.why(reason)), done)
 
 
 def waiting(items: list[wire.ScheduledView]) -> None:
@@ -89,12 +103,15 @@ def waiting(items: list[wire.ScheduledView]) -> None:
     open_ = [s for s in items if s.state == "pending"]
     if not open_:
         return
+    zone = session.zone()
     with st.container(horizontal=True, vertical_alignment="bottom"):
         chosen = st.selectbox(
             "Call off", open_, key="call_off", width=420,
-            format_func=lambda s: f"{fmt.moment(s.due_at, session.zone())[:19]}: {s.reason}",
+            format_func=lambda s: f"{fmt.moment(s.due_at, zone)[:19]}: {s.reason}",
         )  # fmt: skip
-        if act("Call off", key="call_off_do") and chosen is not None:
-            why = acting.why("called off in the console")
-            acting.attempt(lambda: acting.control().call_off(chosen.id, why), "Called off")
-            st.rerun()
+        if act("Call off …", key="call_off_do") and chosen is not None:
+            due = f"{fmt.moment(chosen.due_at, zone)[:19]} {session.zone_name()}"
+            _end_dialog(
+                "Call it off", f"The change that is due at {due} is not made.",
+                lambda why: acting.control().call_off(chosen.id, why), "The change is called off",
+            )  # fmt: skip

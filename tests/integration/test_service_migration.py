@@ -68,6 +68,11 @@ async def listing(w) -> wire.MigrationList:
         return wire.MigrationList.model_validate_json(await answer.read())
 
 
+async def copyable(w, key: int) -> bool | None:
+    async with w.client.get(f"{w.url}/admin/v1/cache/prefixes/{key:016x}") as answer:
+        return wire.PrefixView.model_validate_json(await answer.read()).copyable
+
+
 async def post(w, path: str, body: dict, *, status: int):
     async with w.client.post(f"{w.url}/admin/v1{path}", json=body) as answer:
         text = await answer.read()
@@ -144,6 +149,7 @@ async def test_off_remembers_no_prompts_and_says_so(trio):
         asked = {"prefix": f"{key:016x}", "target": "b", "reason": "launch"}
         error = await post(w, "/migrations", asked, status=404)
         assert "migration.enabled" in error.error.message and error.error.param == "prefix"
+        assert await copyable(w, key) is False
 
 
 async def test_an_operator_copies_a_prefix_to_a_node(trio):
@@ -151,6 +157,7 @@ async def test_an_operator_copies_a_prefix_to_a_node(trio):
         key = await warmed(w)
         fleet = w.service.conductor.fleet
         others = [spec.id for s, spec in fleet.slots() if s != holder(w, key)]
+        assert await copyable(w, key) is True
         asked = {"prefix": f"{key:016x}", "target": others[0], "reason": "launch tonight"}
         made = await post(w, "/migrations", asked, status=202)
         assert made.manual and made.reason == "launch tonight" and made.author

@@ -136,6 +136,10 @@ def test_a_prefix_says_who_holds_it_and_what_its_reuse_saves() -> None:
     assert cm.holder_rows(facts)[0]["Cache signal"] == "✓ exact"
     fleet = [node("a"), node("b", role=Role.PREFILL), node("c", role=Role.DECODE), node("d")]
     assert cm.copy_targets(fleet, facts) == ["b", "d"]  # c would be refused: it decodes
+    assert "Every node" in cm.no_copy(facts, [])
+    assert cm.no_copy(facts, ["b"]) == ""  # only trying tells
+    assert cm.no_copy(facts.model_copy(update={"copyable": True}), ["b"]) == ""
+    assert "dry run suffices" in cm.no_copy(facts.model_copy(update={"copyable": False}), ["b"])
 
 
 def test_migrations_are_told_with_state_author_and_reason() -> None:
