@@ -23,7 +23,7 @@ def live(draw: Callable[[], None], *, key: str) -> None:
 
     def run() -> None:
         with session.one_run():
-            if session.answers_again():
+            if session.must_sign_in() or session.answers_again():
                 st.rerun()
             redraw_strip()
             draw()
@@ -37,7 +37,7 @@ def follow_strip() -> None:
 
         def run() -> None:
             with session.one_run():
-                if session.answers_again():
+                if session.must_sign_in() or session.answers_again():
                     st.rerun()
                 redraw_strip()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,7 +19,7 @@ import streamlit as st
 from core import wire
 from dashboard import oidc
 from dashboard.api.client import AdminClient, Refused, ServiceError
-from dashboard.api.feed import Feed, Look
+from dashboard.api.feed import REFUSALS, Feed, Look
 from dashboard.launch import DEFAULT_URL, HISTORY_VARIABLE, URL_VARIABLE
 from dashboard.parts.store import Kept
 from dashboard.parts.theme import Palette, palette
@@ -28,7 +29,7 @@ REFRESH_VARIABLE = "CONDUCTOR_REFRESH_S"
 """Environment variable with the seconds between two refreshes."""
 REFRESH_S, REFRESH_LEAST_S, REFRESH_MOST_S = 2.0, 0.5, 60.0
 READERS_MAX = 256
-"""Tokens whose pollers are kept."""
+"""Tokens whose clients are kept."""
 WHO_S = 5.0
 """How long an answer about who is signed in is believed; the service checks each request."""
 WHO_MEANWHILE_S = 15.0
@@ -44,8 +45,10 @@ LOCAL_TIME = "local"
 """Choice of the browser's own time zone."""
 ENVIRONMENT_VARIABLE = "CONDUCTOR_ENVIRONMENT"
 _WAITS = "waits_for_answers"
+Rights = tuple[str, ...]
+_ROLE = "role"
 T = TypeVar("T")
-_feeds = threading.Lock()
+_making = threading.Lock()
 _run: ContextVar[dict[str, Any] | None] = ContextVar("run", default=None)
 
 
@@ -89,25 +92,69 @@ def _token() -> str:
     return found if isinstance(found, str) and found else oidc.token(service_url())
 
 
+def peer() -> str:
+    """Address of the browser; empty where it is not known."""
+    found = st.context.ip_address
+    return found if isinstance(found, str) else ""
+
+
 @lru_cache(maxsize=READERS_MAX)  # by far cheaper to ask than Streamlit's own
-def _feed(url: str, token: str, peer: str) -> Feed:
-    return Feed(AdminClient(url, token, peer=peer))
-
-
-def feed() -> Feed:
-    """The poller of everybody who uses the same token; at rest when nobody does."""
-    return _once("feed", _own_feed)
-
-
-def _own_feed() -> Feed:
-    peer, shown = st.context.ip_address, token()
-    with _feeds:  # one for all who come at the same time
-        return _feed(service_url(), shown, peer if isinstance(peer, str) else "")
+def _client(url: str, token: str, peer: str) -> AdminClient:
+    return AdminClient(url, token, peer=peer)
 
 
 def client() -> AdminClient:
-    """The client the poller uses; safe to share. It acts as who is signed in."""
-    return feed().client
+    """The reader's own client: it acts as who is signed in, and reads what is that person's."""
+    return _once("client", _own_client)
+
+
+def _own_client() -> AdminClient:
+    with _making:  # one for all who come at the same time
+        return _client(service_url(), token(), peer())
+
+
+def rights() -> Rights:
+    """Readers for whom this is the same are given the same answers by the service, except of
+    what is a person's own (who they are, their saved views), which nobody keeps.
+
+    The role, for whoever is signed in: nothing else of a caller makes a difference to what a GET
+    route answers. It holds while the service has confirmed the reader's own token; until then, and
+    for readers without a token, it is `own_rights`, where the service checks every question.
+    """
+    return _once("rights", _sure_rights)
+
+
+def own_rights() -> Rights:
+    """Of nobody but those with the same token, or without one at the same address."""
+    shown = token()
+    return ("token", shown) if shown else ("address", peer())
+
+
+def _sure_rights() -> Rights:
+    said = _said()
+    if said is None or not said.role:
+        return own_rights()
+    shared = (_ROLE, said.role)
+    # While the service is away its last answers stay: they are from when this was confirmed.
+    sure = _feed(service_url(), shared).good_s <= said.at_s + WHO_MEANWHILE_S
+    return shared if sure else own_rights()
+
+
+@lru_cache(maxsize=READERS_MAX)
+def _feed(_url: str, _rights: Rights) -> Feed:
+    return Feed()
+
+
+def feed() -> Feed:
+    """The poller of everybody with the same rights; at rest when none of them looks."""
+    return _once("feed", lambda: _feed_of(rights()))
+
+
+def _feed_of(rights: Rights) -> Feed:
+    with _making:
+        found = _feed(service_url(), rights)
+    found.lend(client())
+    return found
 
 
 @st.cache_resource(show_spinner=False, max_entries=READERS_MAX)
@@ -170,28 +217,52 @@ def answers_again() -> bool:
 
 def must_sign_in() -> bool:
     """Whether the service shows nothing to this browser as it is."""
-    return _known() in (401, 403)
+    return _known() in REFUSALS
 
 
 def _known() -> wire.WhoAmI | int | None:
     """What the service said last; nobody waits for one that is known not to answer, and whoever
     opens a page meanwhile is who the token's owner was."""
+    said = _said()
+    return None if said is None else said.who
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """Who a token's owner is, or the status of a refusal, and when the service said so."""
+
+    who: wire.WhoAmI | int
+    at_s: float
+    """By the monotonic clock."""
+
+    @property
+    def role(self) -> str:
+        """Of somebody who is signed in; empty for everybody else."""
+        who = self.who
+        return "" if isinstance(who, int) or who.anonymous else who.role or ""
+
+
+def _said() -> _Said | None:
     return _once("who", _ask_who)
 
 
-def _ask_who() -> wire.WhoAmI | int | None:
-    last: wire.WhoAmI | int | None = st.session_state.get("who")
-    if last is not None and feed().look().error:
-        return last
+def _ask_who() -> _Said | None:
     url, shown = service_url(), token()
-    found = _whos().get(
-        (url, shown), WHO_S, lambda: _who(url, shown) or _whos().last((url, shown)),
-        meanwhile_s=WHO_MEANWHILE_S,
-    )  # fmt: skip
+    held: tuple[str, _Said] | None = st.session_state.get("who")
+    last = held[1] if held is not None and held[0] == shown else None
+    if last is not None and _away(last):
+        return last
+    found = _whos().get((url, shown), WHO_S, lambda: _say(url, shown), meanwhile_s=WHO_MEANWHILE_S)
     if found is None:
         return last
-    st.session_state["who"] = found
+    st.session_state["who"] = (shown, found)
     return found
+
+
+def _away(last: _Said) -> bool:
+    """Whether the service is known not to answer; one that refuses a token does."""
+    look = _feed_of((_ROLE, last.role) if last.role else own_rights()).look()
+    return bool(look.error) and not look.refused
 
 
 @st.cache_resource(show_spinner=False)
@@ -199,17 +270,24 @@ def _whos() -> Kept:
     return Kept()
 
 
+def _say(url: str, token: str) -> _Said | None:
+    """What the service says now, else what it said last, with the time of then."""
+    asked_s = time.monotonic()
+    found = _who(url, token)
+    last: _Said | None = _whos().last((url, token))
+    return last if found is None else _Said(found, asked_s)
+
+
 def _who(url: str, token: str) -> wire.WhoAmI | int | None:
     """Who the token's owner is, the status of a refusal, or None without an answer."""
-    asking = AdminClient(url, token)
+    with _making:
+        asking = _client(url, token, "")
     try:
         return asking.whoami(timeout_s=WHO_WAIT_S)
     except Refused as refused:
-        return refused.status
+        return refused.status if refused.status in REFUSALS else None
     except ServiceError:
         return None
-    finally:
-        asking.close()
 
 
 def may(least: str) -> bool:

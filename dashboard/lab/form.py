@@ -13,6 +13,7 @@ from dashboard.overview.models import Notice
 from dashboard.parts import acting
 from dashboard.parts import format as fmt
 from dashboard.parts.components import notice
+from dashboard.parts.kept import forget
 from dashboard.parts.page import act
 from dashboard.tuning.draft import bounds, group_of, word
 
@@ -157,5 +158,6 @@ def _submit(asked: wire.LabAsk) -> None:
         acting.tell("bad", "No answer", str(e))
     else:
         st.query_params["job"] = job.id
+        forget()
         acting.tell("ok", "The experiment is in line", f"{job.total} runs.")
     st.rerun()

@@ -58,6 +58,8 @@ def connection_notice(look: Look, *, now: datetime, clock: str, url: str) -> Not
     """
     if look.unreadable:
         return Notice("bad", "The service's answers cannot be read", f"{look.error}. Asked {url}.")
+    if look.refused:
+        return Notice("bad", "The service does not let you in", f"{_sentence(look.error)} ({url})")
     if look.error and look.state is None:
         return Notice(
             "bad",

@@ -27,18 +27,22 @@ def forget() -> None:
 
 
 def kept(*key: Hashable, ttl_s: float, read: Callable[[], T], meanwhile_s: float = 0.0) -> T:
-    """As `Kept.get`, for whoever is signed in: what one may see is not kept for another.
+    """As `Kept.get`, for all readers with the same rights: what one may see is not kept for
+    another, and what is a person's own is not kept at all. Whoever reads does so with a token of
+    their own.
 
     With `meanwhile_s` `read` may run in a thread, where nothing of the session can be asked for.
     A page that is paused waits for the fresh answer, since it is not drawn again.
 
     While the service is known not to answer nobody waits for it again: the last answer stays, and
-    without one `Unreachable` says why.
+    without one `Unreachable` says why. Its read-only twin checks the token of each reader.
     """
     asked = session.reader()
-    whole = (session.service_url(), session.token(), asked.base_url, *key)
+    of_service = asked is session.client()
+    whose = session.rights() if of_service else session.own_rights()
+    whole = (session.service_url(), whose, asked.base_url, *key)
     error = session.feed().look().error
-    if error and asked is session.client():
+    if error and of_service:
         found: T | None = _kept().last(whole)
         if found is None:
             raise Unreachable(error)

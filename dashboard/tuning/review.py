@@ -13,6 +13,7 @@ from dashboard.overview.models import Notice
 from dashboard.parts import acting
 from dashboard.parts import format as fmt
 from dashboard.parts.components import notice
+from dashboard.parts.kept import forget
 from dashboard.parts.tables import plain_table
 from dashboard.tuning import draft as dr
 from dashboard.tuning.draft import Draft
@@ -130,6 +131,7 @@ def _do(
         why = f"{e}. Look at the revisions before you try again."
         notice(Notice("bad", "No answer", why))
         return
+    forget()
     st.rerun()
 
 

@@ -12,18 +12,23 @@ from dashboard.api.client import ServiceError
 from dashboard.parts import acting
 from dashboard.parts import format as fmt
 from dashboard.parts.components import badge, heading, notice, strip
+from dashboard.parts.kept import kept
 from dashboard.parts.page import act, failure_notice
 from dashboard.parts.tables import plain_table
 from dashboard.tuning import models as tm
 from dashboard.tuning.draft import adopted
 from dashboard.tuning.editor import keep
 
+READ_EVERY_S = 1.5
+
 
 def trials() -> None:
     """The live part: guard, canary, shadow."""
     calls = acting.control()
     try:
-        guard, canary, shadow = calls.guard(), calls.canary(), calls.shadow()
+        guard = kept("guard", ttl_s=READ_EVERY_S, read=calls.guard)
+        canary = kept("canary", ttl_s=READ_EVERY_S, read=calls.canary)
+        shadow = kept("shadow", ttl_s=READ_EVERY_S, read=calls.shadow)
     except ServiceError as e:
         notice(failure_notice("Guard and trials", e))
         return

@@ -16,12 +16,14 @@ from dashboard.overview.models import Notice
 from dashboard.parts import acting
 from dashboard.parts.components import heading, notice
 from dashboard.parts.format import NONE
+from dashboard.parts.kept import kept
 from dashboard.parts.live_plot import live_plot
 from dashboard.parts.page import act, failure_notice, page, part
 from dashboard.parts.tables import ROW_PX, data_table, plain_table, select_table, table_height
 from dashboard.parts.theme import Level
 from dashboard.tuning.draft import draft_text
 
+READ_EVERY_S = 1.0
 MARKS_PX = 150
 JOB = "job"
 """Query parameter with the id of the open job."""
@@ -40,7 +42,7 @@ def main(_state: wire.FleetState) -> None:
 def _jobs() -> None:
     heading("Experiments", "newest first; the newest 50 that have run are kept")
     try:
-        jobs = acting.control().lab_jobs().jobs
+        jobs = kept("lab_jobs", ttl_s=READ_EVERY_S, read=acting.control().lab_jobs).jobs
     except ServiceError as e:
         notice(failure_notice("The experiments", e))
         return
@@ -85,7 +87,7 @@ def _job(id: str) -> wire.LabJob:
     held: wire.LabJob | None = st.session_state.get("lab_job")
     if held is not None and held.id == id and held.state in ("done", "failed", "cancelled"):
         return held
-    found = acting.control().lab_job(id)
+    found = kept("lab_job", id, ttl_s=READ_EVERY_S, read=lambda: acting.control().lab_job(id))
     st.session_state["lab_job"] = found
     return found
 

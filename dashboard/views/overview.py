@@ -147,7 +147,11 @@ def _changes() -> wire.EventHistory | None:
 def _history() -> None:
     """What stored measurements alone can show."""
     window = session.window()
-    series = session.reader().minutes(window.start, window.end)
+    key = window.span or (window.start, window.end)
+    series = kept(
+        "minutes", key, ttl_s=CHANGES_EVERY_S,
+        read=lambda: session.reader().minutes(window.start, window.end),
+    )  # fmt: skip
     if not series.points:
         notice(vm.Notice("none", "Nothing was stored in this window", "Choose a longer one above."))
         return

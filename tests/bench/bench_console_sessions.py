@@ -9,8 +9,9 @@ least. On a virtual machine a host that takes processor time away once all cores
 decisions whatever the console does: how much it took is printed with each arm.
 
 CONDUCTOR_BENCH_SESSIONS (100), CONDUCTOR_BENCH_PAGES (paths, the overview is "/"; each is opened
-by an equal share), CONDUCTOR_BENCH_ROUNDS (2), CONDUCTOR_BENCH_SECONDS of one arm (75),
-CONDUCTOR_BENCH_RATE of requests a second (15), CONDUCTOR_BENCH_NODES (8).
+by an equal share), CONDUCTOR_BENCH_TOKENS (20: so many viewers' tokens are shared out among the
+readers; 0: nobody is signed in), CONDUCTOR_BENCH_ROUNDS (2), CONDUCTOR_BENCH_SECONDS of one arm
+(75), CONDUCTOR_BENCH_RATE of requests a second (15), CONDUCTOR_BENCH_NODES (8).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tests.bench.elsewhere import be_elsewhere
 from tests.bench.streamlit_client import Reader, Seen
 
 SESSIONS = int(os.environ.get("CONDUCTOR_BENCH_SESSIONS", "100"))
+TOKENS = int(os.environ.get("CONDUCTOR_BENCH_TOKENS", "20"))
 PAGES = os.environ.get(
     "CONDUCTOR_BENCH_PAGES", "/ / / / /nodes /cache?view=Replication /slo /flow /breaker /alerts"
 ).split()
@@ -57,7 +59,8 @@ class Arm:
 
 def main() -> None:
     """Print each round, then both judgements."""
-    print(f"{SESSIONS} sessions, a refresh every {EVERY_S:g} s; {machine()}", flush=True)
+    who = f"{SESSIONS} sessions of {TOKENS} tokens"
+    print(f"{who}, a refresh every {EVERY_S:g} s; {machine()}", flush=True)
     with world(nodes=NODES) as running:
         running.start_traffic(per_s=RATE)
         time.sleep(20)
@@ -83,7 +86,7 @@ def without(running: World) -> Arm:
 def with_readers(running: World) -> Arm:
     """All readers, in a process of their own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        result = pool.apply_async(readers, (running.console_url,))
+        result = pool.apply_async(readers, (running.console_url, running.tokens(TOKENS)))
         time.sleep(OPENING_S + 3 * EVERY_S)
         began_s, began, stolen = cpu_s(running), time.monotonic(), Stolen()
         time.sleep(SECONDS - 3 * EVERY_S)
@@ -95,13 +98,13 @@ def with_readers(running: World) -> Arm:
     return arm
 
 
-def readers(url: str) -> list[tuple[str, Seen]]:
+def readers(url: str, tokens: list[str]) -> list[tuple[str, Seen]]:
     """What each reader saw; the body of the load's process."""
     be_elsewhere()
-    return asyncio.run(_read_all(url))
+    return asyncio.run(_read_all(url, tokens))
 
 
-async def _read_all(url: str) -> list[tuple[str, Seen]]:
+async def _read_all(url: str, tokens: list[str]) -> list[tuple[str, Seen]]:
     until = time.monotonic() + OPENING_S + SECONDS
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         reading, pages = [], []
@@ -109,7 +112,8 @@ async def _read_all(url: str) -> list[tuple[str, Seen]]:
             page = PAGES[number % len(PAGES)]
             path, _, query = page.strip("/").partition("?")
             delay_s = OPENING_S * number / SESSIONS
-            reader = Reader(http, url, path, query)
+            token = tokens[number * len(tokens) // SESSIONS] if tokens else ""
+            reader = Reader(http, url, path, query, token=token)
             reading.append(reader.read(delay_s=delay_s, until=until, every_s=EVERY_S))
             pages.append(page)
         return list(zip(pages, await asyncio.gather(*reading), strict=True))

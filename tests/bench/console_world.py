@@ -56,6 +56,17 @@ class World:
         answer.raise_for_status()
         return answer.json()
 
+    def tokens(self, count: int) -> list[str]:
+        """New tokens of so many viewers."""
+        return [self._token(f"viewer-{number}") for number in range(count)]
+
+    def _token(self, name: str) -> str:
+        asked = {"name": name, "role": "viewer", "reason": "a reader of the benchmark"}
+        address = f"{self.url}/admin/v1/tokens"
+        answer = httpx.post(address, json=asked, trust_env=False, timeout=60)
+        answer.raise_for_status()
+        return str(answer.json()["token"])
+
     def start_console(self, **env: str) -> None:
         """Start a console, the former one being gone."""
         port = free_port()

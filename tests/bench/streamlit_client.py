@@ -16,6 +16,8 @@ import aiohttp
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
+from dashboard.session import COOKIE
+
 OPEN_S = 60.0
 _STREAM = "/_stcore/stream"
 _FAILED = (ForwardMsg.FINISHED_WITH_COMPILE_ERROR,)
@@ -38,9 +40,15 @@ class Seen:
 
 
 class Reader:
-    """One open page of the console at `url`; `page` is its path ("" for the overview)."""
+    """One open page of the console at `url`; `page` is its path ("" for the overview).
 
-    def __init__(self, http: aiohttp.ClientSession, url: str, page: str, query: str = "") -> None:
+    token: of who is signed in; empty for nobody.
+    """
+
+    def __init__(
+        self, http: aiohttp.ClientSession, url: str, page: str, query: str = "", *, token: str = ""
+    ) -> None:
+        self._headers = {"cookie": f"{COOKIE}={token}"} if token else {}
         self._http, self._url, self._page, self._query = http, url, page, query
         self._script = ""
         self._fragments: dict[str, float] = {}
@@ -53,7 +61,7 @@ class Reader:
         await asyncio.sleep(delay_s)
         address = self._url.replace("http", "ws", 1) + _STREAM
         async with self._http.ws_connect(
-            address, protocols=("streamlit",), max_msg_size=0, compress=0
+            address, protocols=("streamlit",), max_msg_size=0, compress=0, headers=self._headers
         ) as socket:
             began = time.perf_counter()
             await self._ask(socket, None)

@@ -139,6 +139,7 @@ def test_who_reads_is_asked_again_beside_the_page(monkeypatch: pytest.MonkeyPatc
     feed = SimpleNamespace(look=lambda: SimpleNamespace(error=""))
     for name, stand_in in (
         ("_who", ask), ("_whos", lambda: store), ("feed", lambda: feed), ("token", lambda: "t"),
+        ("_feed_of", lambda _rights: feed),
     ):  # fmt: skip
         monkeypatch.setattr(session, name, stand_in)
     assert session.may("admin")
@@ -155,12 +156,12 @@ def test_who_reads_is_asked_again_beside_the_page(monkeypatch: pytest.MonkeyPatc
 def test_who_opens_a_page_while_the_service_is_away_is_who_they_were(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now, look = [0.0], SimpleNamespace(error="")
-    store = Kept(lambda: now[0])
+    now, look = [0.0], SimpleNamespace(error="", refused=False)
+    store, feed = Kept(lambda: now[0]), SimpleNamespace(look=lambda: look)
     answers: list[wire.WhoAmI | None] = [wire.WhoAmI(name="ada", role="admin", kind="token"), None]
     for name, stand_in in (
         ("_who", lambda _url, _token: answers.pop(0)), ("_whos", lambda: store),
-        ("feed", lambda: SimpleNamespace(look=lambda: look)), ("token", lambda: "t"),
+        ("feed", lambda: feed), ("_feed_of", lambda _rights: feed), ("token", lambda: "t"),
     ):  # fmt: skip
         monkeypatch.setattr(session, name, stand_in)
     monkeypatch.setattr(session.st, "session_state", {})
