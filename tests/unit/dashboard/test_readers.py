@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 from dashboard_samples import node, point, series, state
 
-from core import wire
+from core import gateway, wire
 from dashboard import session
 from dashboard.api import feed as feed_module
 from dashboard.api.client import AdminClient, Unreachable
@@ -145,6 +146,14 @@ def test_tokens_of_one_role_share_a_poller_and_answers_and_other_readers_have_an
     assert answers[0] is answers[1]
     assert len(set(answers)) == 4
     assert feeds[0]._look.error == ""
+
+
+def test_no_other_route_answers_by_who_asks() -> None:
+    """What readers share holds as long as a GET route looks at nothing of its caller but the role:
+    `/whoami`, the saved views, and of decisions what an administrator sees more."""
+    sources = Path(gateway.__file__).parent
+    looking = {path.name for path in sources.rglob("*.py") if "ACTING" in path.read_text()}
+    assert looking == {"auth.py", "admin.py", "admin_identity.py", "admin_views.py"}
 
 
 def test_what_is_a_persons_own_is_asked_with_their_token(
