@@ -1,35 +1,18 @@
-"""What `streamlit run` starts: the pages, and the chart library from our own origin.
-
-The library is read from the installed plotly package, so nothing is copied, nothing is fetched
-from elsewhere, and a read-only installation works.
-"""
+"""What `streamlit run` starts: the pages, and what is served beside them from our own origin."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import plotly
 import streamlit as st
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from core.priority import give_way
-from dashboard import sign_in
+from dashboard import front, sign_in
 from dashboard.lighter import lighten
 from dashboard.navigation import DEFAULT, address
-
-PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-_A_YEAR = "public, max-age=31536000, immutable"
-
-
-def chart_library() -> FileResponse:
-    """The charting script; its address carries the version, so it may be kept for long."""
-    return FileResponse(PLOTLY_JS, media_type="text/javascript", headers={"Cache-Control": _A_YEAR})
-
-
-async def _serve_chart_library(_request: object) -> FileResponse:
-    return chart_library()
 
 
 async def _another_base(_request: Request) -> Response:
@@ -52,8 +35,8 @@ lighten()
 app = st.App(
     Path(__file__).with_name("app.py"),
     routes=[
-        Route("/assets/plotly.min.js", _serve_chart_library),
         Route(f"/{DEFAULT}", _first_page),
+        *front.routes(),
         *(Route(f"/{{page}}/_stcore/{name}", _another_base) for name in ("health", "host-config")),
         *sign_in.routes(),
     ],

@@ -8,18 +8,27 @@ const config = {
   modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
 };
 
+// The document asks for the library early; where that failed its script was taken out again.
+function ask(version) {
+  const early = document.querySelector("script[data-chart-library]");
+  if (early) return early;
+  const script = document.createElement("script");
+  script.src = library + version;
+  script.dataset.chartLibrary = "";
+  script.addEventListener("error", () => script.remove());
+  return document.head.appendChild(script);
+}
+
 function load(version) {
   if (window.Plotly) return Promise.resolve(window.Plotly);
   if (!window.conductorPlotly) {
     window.conductorPlotly = new Promise((done, failed) => {
-      const script = document.createElement("script");
-      script.src = library + version;
-      script.onload = () => done(window.Plotly);
-      script.onerror = () => {
+      const script = ask(version);
+      script.addEventListener("load", () => done(window.Plotly));
+      script.addEventListener("error", () => {
         window.conductorPlotly = null;  // the next update tries again
         failed(new Error("the chart library could not be loaded"));
-      };
-      document.head.appendChild(script);
+      });
     });
   }
   return window.conductorPlotly;

@@ -10,7 +10,7 @@ from frames import frames_seen, watch_frames
 from oidc_provider import OidcProvider
 from playwright.sync_api import Locator, Page, expect
 from stack import Stack
-from watching import Watched, plots
+from watching import Watched, plots, settled
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -86,6 +86,7 @@ def test_pausing_stops_the_refresh(plain: Watched, stack: Stack) -> None:
     page.get_by_text("Live", exact=True).click()
     expect(page.get_by_text("paused at")).to_be_visible()
     expect(page).to_have_url(re.compile("live=false"))
+    settled(page)
     shown = page.locator(".cd-tile").first.inner_text()
     stack.send(3, base=8000)
     page.wait_for_timeout(3000)
@@ -121,6 +122,7 @@ def test_a_row_opens_its_decision(plain: Watched, stack: Stack) -> None:
     table = page.get_by_test_id("stDataFrame").first
     expect(table).to_be_visible()
     page.wait_for_timeout(1000)
+    settled(page)
     table.click(position={"x": 17, "y": 51})
     expect(page.get_by_text("Where the time went")).to_be_visible()
     expect(page).to_have_url(re.compile(r"decision=[0-9a-f]{24}"))
