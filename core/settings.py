@@ -324,9 +324,9 @@ class EmulationSettings(_Part):
     block_size: int = Field(default=128, ge=1, description="tokens a KV block")
     kv_tokens: int = Field(default=12_000_000, ge=1024, description="KV cache of a node, tokens")
     profile: str = Field(default="generic-7b-1gpu", description="cost profile")
-    time_scale: Positive = Field(default=1.0, description="model times are divided by this")
+    time_scale: Positive = Field(default=50.0, description="model times are divided by this")
     tick_ms: float = Field(
-        default=0.0, ge=0, description="ms; decoded tokens are written this rarely"
+        default=100.0, ge=0, description="ms; decoded tokens are written this rarely"
     )
     requests_per_s: float = Field(default=2.0, ge=0, description="1/s; built-in workload; 0: none")
 
