@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
+import pytest
 from streamlit.testing.v1 import AppTest
+
+from dashboard import session
+from dashboard.api.client import Unreachable
+from dashboard.api.feed import Feed
 
 
 def _dialog() -> None:
@@ -10,12 +17,9 @@ def _dialog() -> None:
     import streamlit as st
 
     from core import wire
-    from dashboard import session
     from dashboard.api.client import Refused
-    from dashboard.api.feed import Feed
     from dashboard.parts import acting
 
-    session.feed = lambda: Feed(st.session_state["client"])
     form = acting.Form()
     form.need(st.text_input("Name", key="name"), "Name: give one.")
     reason = form.reason("reason")
@@ -38,8 +42,6 @@ class _Away:
     """A client whose service is not there."""
 
     def state(self) -> None:
-        from dashboard.api.client import Unreachable
-
         raise Unreachable("away")
 
 
@@ -47,9 +49,12 @@ def _said(at: AppTest) -> str:
     return " ".join(str(m.proto.body) for m in at.get("html"))
 
 
-def test_what_is_missing_is_named_and_what_was_typed_stays() -> None:
+def test_what_is_missing_is_named_and_what_was_typed_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    feed = Feed(cast(Any, _Away()))
+    monkeypatch.setattr(session, "feed", lambda: feed)
     at = AppTest.from_function(_dialog)
-    at.session_state["client"] = _Away()
     at.run()
     assert not at.exception and "Not done" not in _said(at)
     at.text_input(key="reason").set_value("no")
