@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from pathlib import Path
 
 import streamlit as st
@@ -9,10 +11,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+import dashboard
 from core.priority import give_way
 from dashboard import front, sign_in
 from dashboard.lighter import lighten
 from dashboard.navigation import DEFAULT, address
+
+_SCRIPTS = ("dashboard.server", "dashboard.app", "dashboard.views.")
 
 
 async def _another_base(_request: Request) -> Response:
@@ -30,8 +35,16 @@ async def _first_page(request: Request) -> Response:
     return RedirectResponse(address(DEFAULT) + query, 302)
 
 
+def read_rooms() -> None:
+    """Import what pages are made of: the first reader would wait for it. Scripts are no modules."""
+    for found in pkgutil.walk_packages(dashboard.__path__, "dashboard."):
+        if not found.name.startswith(_SCRIPTS):
+            importlib.import_module(found.name)
+
+
 give_way()  # the scheduler goes first where both run on one machine
 lighten()
+read_rooms()
 app = st.App(
     Path(__file__).with_name("app.py"),
     routes=[
