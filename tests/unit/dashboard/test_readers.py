@@ -15,6 +15,7 @@ import pytest
 from dashboard_samples import node, point, series, state
 
 from core import gateway, wire
+from dashboard import live as live_module
 from dashboard import session
 from dashboard.api import feed as feed_module
 from dashboard.api.client import AdminClient, Unreachable
@@ -196,6 +197,22 @@ def test_a_revoked_token_sees_nothing_more_and_the_others_notice_nothing(
     with pytest.raises(Unreachable, match="not known"):
         ann.kept(object)
     assert bob.kept(object) is answer
+
+
+def test_a_page_left_open_gives_way_to_the_way_in_once_its_token_is_refused(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawings: list[str] = []
+    ann = Browser(monkeypatch, "ann")
+    monkeypatch.setattr(live_module.st, "fragment", lambda run, **_: run)
+    monkeypatch.setattr(live_module.st, "rerun", lambda: drawings.append("anew"))
+    monkeypatch.setattr(live_module, "redraw_strip", lambda: None)
+    with ann.run():
+        live_module.live(lambda: drawings.append("refresh"), key="k")
+        del service.roles["ann"]
+        session._whos().clear()
+        live_module.live(lambda: None, key="k")
+    assert drawings == ["refresh", "anew"]
 
 
 def test_nobody_shares_whose_token_was_not_confirmed_lately(
