@@ -44,7 +44,10 @@ def breaker_dialog(nodes: list[str], target: str, action: str) -> None:
 def _effect(act: Act) -> str:
     state = {"trip": "tripped", "reset": "closed", "hold": "held"}[act.action]
     words = bm.MEANS[state][1 if act.target else 0]
-    return f"Then: {words}."
+    if act.action != "trip" or act.minutes is None:
+        return f"Then: {words}."
+    trial = bm.MEANS["half_open"][1 if act.target else 0]
+    return f"Until then: {words}. At the end: {trial}."
 
 
 def _do(act: Act, reason: str) -> None:

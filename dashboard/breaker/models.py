@@ -23,7 +23,7 @@ MEANS: dict[str, tuple[str, str]] = {
     "closed": ("the policy places every request", "takes requests"),
     "open": ("requests go round robin until the timer ends", "takes no requests until the timer"),
     "half_open": ("the policy is tried again; a firing opens it", "takes a few trial requests"),
-    "tripped": ("requests go round robin until a reset or the end", "takes no requests"),
+    "tripped": ("requests go round robin", "takes no requests"),
     "held": ("nothing opens it until the end", "stays in whatever its errors say"),
 }
 """State -> what it means for the global breaker, for a node's."""

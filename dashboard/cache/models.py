@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import tzinfo
 from typing import Any
 
 from core import wire
@@ -269,11 +270,12 @@ HELD_BACK = {
 }
 
 
-def migration_rows(moves: Sequence[wire.MigrationView]) -> list[dict[str, object]]:
+def migration_rows(moves: Sequence[wire.MigrationView], zone: tzinfo) -> list[dict[str, object]]:
     """Migrations as rows."""
     return [
         {
             "State": MIGRATION_SIGN[m.state] + (" (dry run)" if m.dry_run else ""),
+            "Planned": fmt.moment(m.planned_at, zone)[:19],
             "Prefix": m.prefix,
             "Tokens": m.tokens,
             "From": m.source,

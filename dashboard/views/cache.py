@@ -30,6 +30,7 @@ OPEN = "prefix"
 """Query parameter with the key of the open hot prefix."""
 HOT_SHOWN = 50
 HOT_EVERY_S = 4.0
+MOVES_EVERY_S = 1.0
 
 
 def main() -> None:
@@ -43,7 +44,7 @@ def main() -> None:
         cm.VIEWS[0]: tree_view,
         cm.VIEWS[1]: _hot,
         cm.VIEWS[2]: _following(_replication, "replication"),
-        cm.VIEWS[3]: _migrations,
+        cm.VIEWS[3]: _following(_migrations, "migrations"),
     }[view or cm.VIEWS[0]]
     page(body, key="cache", live=False, history=_history)
 
@@ -151,9 +152,9 @@ def _history() -> None:
 # -- migrations --------------------------------------------------------------------------------
 
 
-def _migrations(_: wire.FleetState) -> None:
+def _migrations() -> None:
     with part("Migrations"):
-        found = fleet().migrations()
+        found = kept("migrations", ttl_s=MOVES_EVERY_S, read=lambda: fleet().migrations())
         level = "ok" if found.mode == "on" else "none"
         totals = found.totals
         notice(
@@ -166,16 +167,13 @@ def _migrations(_: wire.FleetState) -> None:
             )
         )
         _moves(found)
-    if st.button("Refresh", key="moves_again"):
-        st.rerun()
 
 
 def _moves(found: wire.MigrationList) -> None:
     under_way = [*found.running, *found.planned]
     heading("Planned and running", cm.held_back_words(found.held_back))
     if under_way:
-        chosen = migration_table(cm.migration_rows(under_way), key="moves", choose=True)
-        move = under_way[chosen] if chosen is not None and chosen < len(under_way) else None
+        move = _chosen(under_way, "moves")
         why_not = "Select a row first." if move is None else ""
         if move is not None and not move.id:
             why_not = "A dry run starts nothing that could be given up."
@@ -183,11 +181,24 @@ def _moves(found: wire.MigrationList) -> None:
             cancel_dialog(move)
     else:
         st.caption("None.")
-    heading("Ended", "newest first")
-    if found.ended:
-        migration_table(cm.migration_rows(found.ended), key="moved")
-    else:
+    heading("Ended", f"newest first; times in {session.zone_name()}")
+    if not found.ended:
         st.caption("None so far.")
+        return
+    ended, state = _chosen(found.ended, "moved"), session.look().state
+    if ended is None:
+        st.caption(f"{SELECT.capitalize()} to see who holds the prefix now.")
+    elif state is not None:
+        show_prefix(state, ended.prefix)
+
+
+def _chosen(moves: list[wire.MigrationView], key: str) -> wire.MigrationView | None:
+    """The move whose row is selected. A row stands for another move where the list has changed, so
+    that nothing is selected then."""
+    rows = cm.migration_rows(moves, session.zone())
+    same = hash(tuple((m.id, m.prefix, m.target) for m in moves))
+    chosen = migration_table(rows, key=f"{key}-{same}", choose=True)
+    return moves[chosen] if chosen is not None and chosen < len(moves) else None
 
 
 main()

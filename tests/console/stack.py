@@ -124,6 +124,12 @@ class Stack:
         argv += ["--model", MODEL, "--rate", str(rate), "--seed", str(seed)]
         self._processes.start("workload", argv)
 
+    def fault(self, node: str, **faults: Any) -> None:
+        """Make an engine misbehave; what it takes is in core/engines/emulated/faults.py."""
+        url = json.loads((self._folder / f"{node}.json").read_text())["url"]
+        answer = httpx.post(f"{url}/emulated/faults", json=faults, trust_env=False)
+        assert answer.status_code == 200, answer.text
+
     def get(self, path: str, **params: Any) -> Any:
         """An answer of the admin API."""
         url = f"{self.url}/admin/v1{path}"

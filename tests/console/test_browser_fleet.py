@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from itertools import count
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 from stack import Stack
-from test_control_pages import until
+from test_control_pages import act, until
 from watching import Watched, go, plots
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
@@ -136,3 +137,74 @@ def test_a_pinned_window_stays_in_the_address_from_page_to_page(
     expect(page.get_by_role("group", name="From (UTC)")).to_be_visible()
     expect(page).to_have_url(fixed)
     plain.check()
+
+
+def test_a_copy_that_hangs_is_given_up_and_one_that_ends_is_followed_to_the_replica(
+    plain: Watched, stack: Stack
+) -> None:
+    page = plain.page
+    live = stack.get("/tunables")["revision"]
+    switched = {"migration.enabled": True, "migration.dry_run": True}  # by hand alone
+    act(stack, "/revisions", changes=switched, base=live, reason="prompts are remembered")
+    key, target = _copyable(stack)
+    try:
+        page.goto(f"{stack.console_url}/cache?view=Hot+prefixes&prefix={key}")
+        stack.fault(target, hang="engine")
+        _copy(page, target, "it will hang")
+        page.get_by_text("Migrations", exact=True).click()
+        tables = page.get_by_test_id("stDataFrame")
+        expect(page.get_by_role("button", name="Give up …")).to_be_disabled()
+        page.wait_for_timeout(1000)
+        tables.first.click(position=ROW_CHECKBOX)
+        page.get_by_role("button", name="Give up …", disabled=False).click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("Reason (required)").fill("it hangs")
+        dialog.get_by_role("button", name="Give it up").click()
+        expect(page.get_by_text("The migration is given up")).to_be_visible()
+        stack.fault(target, hang="")
+        page.wait_for_timeout(1000)
+        tables.last.click(position=ROW_CHECKBOX)
+        _copy(page, target, "once more")
+        expect(page.get_by_text("1 done, 0 failed, 1 given up")).to_be_visible()
+        page.wait_for_timeout(1000)
+        tables.first.click(position=ROW_CHECKBOX)
+        holders = page.locator(".cd-tile").filter(has_text="Holders")
+        expect(holders).to_contain_text(target)
+        ended = stack.get("/migrations")["ended"]
+        assert [(m["state"], m["reason"]) for m in ended] == [
+            ("done", "once more"), ("cancelled", "it hangs"),
+        ]  # fmt: skip
+        assert target in {h["node"] for h in stack.get(f"/cache/prefixes/{key}")["holders"]}
+    finally:
+        stack.fault(target, hang="")
+        act(stack, "/revisions/rollback", to=live, reason="back")
+    plain.check()
+
+
+def _copyable(stack: Stack) -> tuple[str, str]:
+    """A prefix whose tokens are known, and a node that computes prompts and does not hold it.
+    One that was computed here and decoded there is on both; then another is sent."""
+    found: list[tuple[str, str]] = []
+    bases = count(60_000, 1_000)
+
+    def look() -> bool:
+        stack.send(2, base=next(bases), tenant="copied")
+        for prefix in stack.get("/cache/hot", limit=50)["prefixes"]:
+            free = {"prefill-1", "both-3"} - set(prefix["holders"])
+            key = prefix["key"]
+            if prefix["holders"] and free and stack.get(f"/cache/prefixes/{key}")["copyable"]:
+                found.append((key, min(free)))
+        return bool(found)
+
+    until(look)
+    return found[0]
+
+
+def _copy(page: Page, target: str, reason: str) -> None:
+    page.get_by_role("button", name="Copy to a node …").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("combobox", name="To node").click()
+    page.get_by_role("option", name=target, exact=True).click()
+    dialog.get_by_label("Reason (required)").fill(reason)
+    dialog.get_by_role("button", name="Copy", exact=True).click()
+    expect(page.get_by_text(f"The copy to {target} is on its way")).to_be_visible()

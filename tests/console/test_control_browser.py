@@ -89,7 +89,27 @@ def test_alpha_is_changed_with_preview_and_rolled_back(operator: Watched, stack:
     dialog.get_by_role("button", name="Roll back", exact=True).click()
     expect(page.get_by_text(f"values of revision {first} are live again")).to_be_visible()
     assert alpha(stack) == before
+    a_canary_is_stopped_with_a_reason(page, stack)
     operator.check()
+
+
+def a_canary_is_stopped_with_a_reason(page: Page, stack: Stack) -> None:
+    """On a Tuning page that is open already, which follows what runs beside it."""
+    body = {"changes": {"fetch.balancing_threshold": 1.5}, "share": 0.1, "reason": "a trial"}
+    assert httpx.post(
+        f"{stack.url}/admin/v1/canary/start", json=body, trust_env=False
+    ).status_code < 300  # fmt: skip
+    page.get_by_role("button", name="Stop the canary …").click()
+    dialog = page.get_by_role("dialog")
+    do = dialog.get_by_role("button", name="Stop the canary")
+    do.click()
+    expect(dialog.get_by_role("alert")).to_contain_text("Reason: say why")
+    filled(dialog.get_by_label("Reason (required)"), "no better")
+    do.click()
+    expect(page.get_by_text("The canary is stopped")).to_be_visible()
+    assert not stack.get("/canary")["running"]
+    (entry,) = stack.get("/audit", action="canary.stopped")["entries"]
+    assert entry["reason"] == "no better"
 
 
 def test_two_operators_at_once_lose_nothing(
@@ -143,7 +163,38 @@ def test_the_breaker_is_tripped_with_the_typed_word_and_reset(
     dialog.get_by_role("button", name="Close the global breaker").click()
     expect(page.get_by_text("Done: Close the global breaker")).to_be_visible()
     assert stack.get("/breaker")["state"] == "closed"
+    expect(dialog).to_have_count(0)
+    a_nodes_breaker_is_tripped_and_ends_by_itself(page, stack)
     operator.check()
+
+
+def a_nodes_breaker_is_tripped_and_ends_by_itself(page: Page, stack: Stack) -> None:
+    """On a Breaker page that is open already; the five minutes are cut short."""
+    page.get_by_role("button", name="Trip …").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("combobox", name="Breaker").click()
+    page.get_by_role("option", name="both-3", exact=True).click()
+    dialog.get_by_role("combobox", name="For how long").click()
+    page.get_by_role("option", name="5 min", exact=True).click()
+    expect(dialog.get_by_text("At the end: takes a few trial requests")).to_be_visible()
+    filled(dialog.get_by_label("Reason (required)"), "its fan is loud")
+    filled(dialog.get_by_label("Type both-3 to confirm"), "both-3")
+    dialog.get_by_role("button", name="Trip node both-3 for 5 min").click()
+    out = page.locator(".cd-tile").filter(has_text="Nodes out by their breaker")
+    expect(out).to_contain_text("both-3")
+    breaker = stack.get("/nodes/both-3")["breaker"]
+    assert (breaker["state"], breaker["reason"]) == ("tripped", "its fan is loud")
+    assert 240 < breaker["until_s"] <= 300
+    shorter = {"action": "trip", "seconds": 1, "reason": "nobody waits five minutes here"}
+    url = f"{stack.url}/admin/v1/nodes/both-3/breaker"
+    assert httpx.post(url, json=shorter, trust_env=False).status_code < 300
+    until(lambda: stack.get("/nodes/both-3")["breaker"]["state"] != "tripped")
+    stack.send(12, base=70_000)  # those that fall to it are its trial
+    until(lambda: stack.get("/nodes/both-3")["breaker"]["state"] in ("half_open", "closed"))
+    assert httpx.post(
+        url, json={"action": "reset", "reason": "enough"}, trust_env=False
+    ).status_code < 300  # fmt: skip
+    expect(out).to_contain_text("every breaker lets requests through")
 
 
 def test_why_a_decision_went_where_it_did(operator: Watched, stack: Stack) -> None:

@@ -147,9 +147,9 @@ def test_migrations_are_told_with_state_author_and_reason() -> None:
         id="m1", prefix=A, tokens=640, source="a", target="b", state="failed", how="warm_up",
         planned_at=NOON, error="refused", manual=True,
     )  # fmt: skip
-    (row,) = cm.migration_rows([move])
+    (row,) = cm.migration_rows([move], UTC)
     assert (row["State"], row["How"], row["By"]) == ("✕ failed", "warm up", "an operator")
-    assert row["Why"] == "refused"
+    assert (row["Why"], row["Planned"]) == ("refused", "2026-03-01 12:00:00")
     assert cm.held_back_words({"not_hot": 3, "odd_one": 1}) == "3 not hot enough; 1 odd one"
 
 
