@@ -312,6 +312,7 @@ class Alerts:
     )
     panic: float = number(0.5, 0.0, 1.0, "", "1 while breakers are ignored; 1 never alerts")
     audit_broken: float = number(0.5, 0.0, 1.0, "", "1 while the audit is broken; 1 never alerts")
+    nodes_dead: int = number(0, 0, 1_000_000, "nodes", "that do not answer and are not cordoned")
     signal_lost_s: float = number(300.0, 1.0, 86400.0, "s", "a node's cache signal not believed")
     spool_share: float = number(0.5, 0.0, 1.0, "share", "of the record spool that is full")
     records_dropped: int = number(0, 0, 1_000_000_000, "records", "given up in 5 min")

@@ -58,6 +58,7 @@ MONITORS: tuple[Monitor, ...] = (
     Monitor(name="burn_slow", unit="", doc="burn rate that 6 h and 30 min agree on"),
     Monitor(name="burn_long", unit="", doc="burn rate that 3 d and 6 h agree on"),
     Monitor(name="panic", unit="", doc="1 while too few nodes are left and breakers are ignored"),
+    Monitor(name="nodes_dead", unit="nodes", doc="that do not answer and are not cordoned"),
     Monitor(name="signal_lost", unit="s", doc="longest that a live node was not believed"),
     Monitor(name="spool", unit="share", doc="of the record spool that is full"),
     Monitor(name="records_dropped", unit="records", doc="records given up in the last 5 min"),
@@ -85,6 +86,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="panic", monitor="panic", limit="panic", severity="ticket", for_s=0.0,
         summary="too few nodes are available: breakers are being ignored",
+    ),
+    Rule(
+        name="nodes_dead", monitor="nodes_dead", limit="nodes_dead", severity="ticket", for_s=30.0,
+        summary="a node does not answer, and nobody took it out of service",
     ),
     Rule(
         name="cache_signal_lost", monitor="signal_lost", limit="signal_lost_s",

@@ -259,7 +259,7 @@ class NodeSupervisor:
 
     def _process_gone(self) -> None:
         """Nobody listens: what was cached and in flight is gone, once for each death."""
-        self.status.last_error = "connection refused"
+        self.status.last_error = "it does not answer: connection refused"
         if not self._gone and self._tracker.health is Health.DEAD:
             self._gone, self.status.epoch = True, ""
             self._discovered_s = float("-inf")

@@ -32,6 +32,8 @@ THREE_DAYS_S = 3 * 86_400.0
 _LONG_STEP_S = 300.0
 _WINDOW_S = 60.0
 _BUSY_REQUESTS = 20
+_NAMED = 5
+"""Nodes that evidence names."""
 """In the last minute, before a node's hit share is compared with others'."""
 _REACHABLE_MIN = 0.05
 """Below this reachable share there is nothing to miss."""
@@ -181,7 +183,9 @@ class Monitoring:
         service = self._service
         counters = service.record_counters()
         lost = self._signal_lost(now, evidence)
-        found: dict[str, Any] = {"signal_lost": lost, "loop_lag": service.upkeep.worst_lag_s}
+        dead = self._dead(evidence)
+        found: dict[str, Any] = {"signal_lost": lost, "nodes_dead": dead}
+        found["loop_lag"] = service.upkeep.worst_lag_s
         audit = service.audit_watch
         found["audit_broken"] = audit.broken
         if audit.fault is not None:
@@ -195,6 +199,18 @@ class Monitoring:
             evidence["spool"] = {"rows": counters.spooled, "error": counters.last_error}
             evidence["records_dropped"] = {"total": counters.dropped, "error": counters.last_error}
         return found
+
+    def _dead(self, evidence: dict[str, dict[str, object]]) -> float:
+        """Nodes that do not answer, without those that an operator took out of service."""
+        fleet = self._service.conductor.fleet
+        dead = [
+            spec.id
+            for slot, spec in fleet.slots()
+            if spec.url and fleet.health(spec.id) is Health.DEAD and not fleet.draining[slot]
+        ]
+        if dead:
+            evidence["nodes_dead"] = {"dead": dead[:_NAMED]}
+        return float(len(dead))
 
     def _signal_lost(self, now: float, evidence: dict[str, dict[str, object]]) -> float:
         """How long the worst live node's cache signal has not been believed, in seconds."""

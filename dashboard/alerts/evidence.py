@@ -58,6 +58,11 @@ def _signal(_rule: str, facts: Facts) -> str:
     return f"longest that of {facts['node']}{more}"
 
 
+def _dead(_rule: str, facts: Facts) -> str:
+    dead = facts["dead"]
+    return fmt.listed([str(d) for d in dead]) if isinstance(dead, list) else ""
+
+
 def _groups(_rule: str, facts: Facts) -> str:
     groups = facts["groups"]
     names = [str(g)[:8] for g in groups] if isinstance(groups, list) else []
@@ -95,6 +100,7 @@ _PHRASES: tuple[tuple[tuple[str, ...], Callable[[str, Facts], str]], ...] = (
     (("long", "short", "long_rate", "short_rate"), _burn),
     (("busiest", "nodes"), _balance),
     (("node", "nodes"), _signal),
+    (("dead",), _dead),
     (("groups",), _groups),
     (("best", "worst"), _spread),
     (("achieved", "reachable"), _hit),

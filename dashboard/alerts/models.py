@@ -22,6 +22,7 @@ EVIDENCE: dict[str, tuple[str, str, dict[str, str]]] = {
     "slo_burn_slow": ("views/slo.py", "SLO", {}),
     "slo_burn_long": ("views/slo.py", "SLO", {}),
     "panic": ("views/breaker.py", "Breaker", {}),
+    "nodes_dead": ("views/nodes.py", "Nodes", {}),
     "cache_signal_lost": ("views/changes.py", "Cache signal changes", {"lane": "Cache signal"}),
     "spool_filling": ("views/storage.py", "Storage & health", {}),
     "records_dropped": ("views/storage.py", "Storage & health", {}),

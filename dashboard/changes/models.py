@@ -60,6 +60,10 @@ def sentence(e: wire.EventView) -> str:
         return f"{live}{name}"
     if first == "alert":
         return f"{e.data.get('alert', 'alert')}: {name}"
+    if e.kind == "engine.restarted" and e.data.get("cause") == "connection_refused":
+        return f"{e.node}: engine gone, nobody listens"
+    if e.kind == "node.running" and e.data.get("before") == "running":
+        return f"{e.node}: its cache and its requests are taken for lost"
     if e.node:
         return f"{e.node}: {first.replace('_', ' ')} {name}"
     group = str(e.data.get("group", ""))[:8]

@@ -12,7 +12,7 @@ from dashboard.parts.theme import Level
 TRUST_WORDS = {
     "exact": "its events are complete; matches are believed as they are",
     "approximate": "it sends no events; what was sent to it stands for what it holds",
-    "degraded": "its reports contradict its events; matches are discounted",
+    "degraded": "its events have a gap, or its reports contradict them; matches are discounted",
     "off": "nothing is believed of its cache",
 }
 """What each trust in a node's cache signal means."""

@@ -10,10 +10,10 @@ from core import wire
 
 KINDS = (
     "tunables.", "revision.", "node.", "node_breaker.", "global_breaker.", "hotspot.", "panic.",
-    "canary.", "shadow.", "guard.", "service.",
+    "canary.", "shadow.", "guard.", "service.", "health.dead",
 )  # fmt: skip
 """Beginnings of the kinds of events that are marked: acts, and what moved by itself because of
-trouble. Probes and cache signals come and go too often."""
+trouble. Other words of probes, and cache signals, come and go too often."""
 _OF_A_START = ("node.registered", "node.restored", "node.left_out")
 """What a start does with the nodes it is given: `service.started` stands for all of it."""
 ONE_CHANGE = timedelta(seconds=2)
@@ -35,7 +35,7 @@ def marks(events: Sequence[wire.EventView]) -> list[Mark]:
     """The newest changes among the events, which come newest first; oldest first."""
     changes: list[list[wire.EventView]] = []
     for e in events:
-        if not e.kind.startswith(KINDS) or _of_a_start(e):
+        if not e.kind.startswith(KINDS) or _of_a_start(e) or _stayed(e):
             continue
         if changes and _alike(changes[-1][-1], e):
             changes[-1].append(e)
@@ -50,6 +50,11 @@ def _of_a_start(e: wire.EventView) -> bool:
     """Whether nobody did it: the service took up a node of its settings or its records. A node of
     a DNS name or a publisher, or one that somebody registers, is a change."""
     return e.kind in _OF_A_START and (e.kind != "node.registered" or e.data.get("origin") == "file")
+
+
+def _stayed(e: wire.EventView) -> bool:
+    """Whether nothing moved: a node that is taken as new after its engine went is where it was."""
+    return e.kind.endswith(f".{e.data.get('before')}")
 
 
 def _alike(later: wire.EventView, e: wire.EventView) -> bool:

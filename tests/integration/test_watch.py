@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from core import wire
 from core.admin_call import Refused
 from core.cli import app
-from core.domain import NodeId, Trust
+from core.domain import Health, NodeId, Trust
 from core.engines.addresses import networks
 from core.engines.guard import AddressGuard
 from core.errors import Forbidden, Invalid
@@ -101,6 +101,18 @@ async def test_a_doubted_cache_signal_is_timed_by_node(pair):
         assert monitoring.values(now, {})["signal_lost"] == 0.0
         assert monitoring.values(now + 301.0, evidence)["signal_lost"] == pytest.approx(301.0)
         assert evidence["signal_lost"] == {"node": "b", "nodes": 1}
+
+
+async def test_a_dead_node_is_an_alert_until_somebody_takes_it_out(pair):
+    async with gateway(*(e.spec() for e in pair)) as w:
+        monitoring, conductor = w.service.monitoring, w.service.conductor
+        now, evidence = w.service.clock.now(), {}
+        assert monitoring.values(now, evidence)["nodes_dead"] == 0.0
+        conductor.set_health(NodeId("b"), Health.DEAD, now)
+        assert monitoring.values(now, evidence)["nodes_dead"] == 1.0
+        assert evidence["nodes_dead"] == {"dead": ["b"]}
+        conductor.drain(NodeId("b"), True, now)
+        assert monitoring.values(now, {})["nodes_dead"] == 0.0
 
 
 async def test_every_job_is_listed_with_what_it_did(pair):

@@ -18,12 +18,13 @@ CALM = {
     "hit_ratio": 0.92, "hit_spread": 0.2, "group_share": 0.3, "firings": 0.0, "hot_groups": 0.0,
     "decision_p99": 0.0004, "burn_fast": 0.2, "burn_slow": 0.1, "burn_long": 0.3, "panic": 0.0,
     "audit_broken": 0.0, "signal_lost": 0.0, "spool": 0.01, "records_dropped": 0.0,
-    "loop_lag": 0.004,
+    "nodes_dead": 0.0, "loop_lag": 0.004,
 }  # fmt: skip
 BAD = {
     "product_cv": 2.5, "hit_ratio": 0.3, "hit_spread": 0.9, "firings": 9.0, "decision_p99": 0.004,
     "burn_fast": 20.0, "burn_slow": 7.0, "burn_long": 1.4, "panic": 1.0, "signal_lost": 301.0,
     "audit_broken": 1.0, "spool": 0.51, "records_dropped": 1.0, "loop_lag": 0.06,
+    "nodes_dead": 1.0,
 }  # fmt: skip
 
 

@@ -62,6 +62,7 @@ def test_an_alert_says_how_long_how_bad_and_why() -> None:
             "longest that of gpu-7, and of 2 other nodes",
         ),
         ("cache_signal_lost", {"node": "gpu-7", "nodes": 1}, "longest that of gpu-7"),
+        ("nodes_dead", {"dead": ["gpu-7", "gpu-8"]}, "gpu-7, gpu-8"),
         (
             "hotspots", {"groups": ["00ab" * 4, "00cd" * 4]},
             "prefix groups that are not calm: 00ab00ab, 00cd00cd",

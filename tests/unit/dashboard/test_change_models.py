@@ -34,6 +34,16 @@ def test_events_become_sentences_with_who_and_why() -> None:
     assert second["Details"] == "was closed; error rate; failures 12"
 
 
+def test_a_process_that_went_is_told_as_that() -> None:
+    gone = event("engine.restarted", "n1", cause="connection_refused")
+    lost = event("node.running", "n1", before="running", cause="restarted")
+    assert cm.sentence(gone) == "n1: engine gone, nobody listens"
+    assert cm.sentence(lost) == "n1: its cache and its requests are taken for lost"
+    assert cm.sentence(event("engine.restarted", "n1", cause="sequence_went_back")) == (
+        "n1: engine restarted"
+    )
+
+
 def test_an_alert_tells_how_far_it_was_and_why() -> None:
     facts = {"alert": "load_uneven", "severity": "ticket", "summary": "uneven", "value": 2.5,
              "limit": 2.0, "busiest": "gpu-7", "nodes": 8}  # fmt: skip

@@ -25,13 +25,16 @@ def test_changes_are_marked_and_what_comes_and_goes_is_not() -> None:
             event("node_breaker.open", 9, "a", reason="errors"),
             event("trust.live", 8, "a"),
             event("health.suspect", 7, "a"),
+            event("node.running", 6, "a", before="running", cause="restarted"),
+            event("health.dead", 6, "a", before="healthy", cause="probe"),
             event("node.cordoned", 5, "b", author="ann", reason="fan"),
             event("tunables.changed", 1, author="bob", reason="x" * 200),
         ]
     )
-    assert [m.at.second for m in found] == [1, 5, 9]
+    assert [m.at.second for m in found] == [1, 5, 6, 9]
     assert found[1].words == "node: cordoned, b, by ann, fan"
-    assert found[2].words == "node breaker: open, a, errors"
+    assert found[2].words == "health: dead, a"
+    assert found[3].words == "node breaker: open, a, errors"
     assert len(found[0].words) == 90
     assert len(marks([event("node.x", n) for n in range(99)])) == MARKS_MAX
 
