@@ -84,14 +84,14 @@ class NodeStatus:
     """None where the node publishes no events."""
 
     def warnings(self) -> tuple[str, ...]:
-        """Everything an operator should know, in sentences."""
-        found = list(self.notes)
+        """Everything an operator should know, in sentences, what explains the rest first."""
+        silent = self.health in (Health.SUSPECT, Health.DEAD) and self.last_error
+        found = [self.last_error] if silent else []
+        found += self.notes
         for parity in self.parity.values():
             found += [f"tokens of {parity.model} differ: {m}" for m in parity.mismatches]
         if self.stream is not None and self.stream.problem:
             found.append(f"event stream: {self.stream.problem}")
         if self.stream is not None and self.stream.refused:
             found.append(f"event stream is not followed: {self.stream.refused}")
-        if self.health in (Health.SUSPECT, Health.DEAD) and self.last_error:
-            found.append(self.last_error)
         return tuple(found)

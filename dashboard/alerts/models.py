@@ -37,6 +37,14 @@ EVIDENCE: dict[str, tuple[str, str, dict[str, str]]] = {
 """Rule -> (page, its title, parameters) with the evidence."""
 
 
+def evidence_page(a: wire.AlertView) -> tuple[str, str, dict[str, str]]:
+    """Where the evidence of an alert is; a single dead node's own page."""
+    dead = a.evidence.get("dead")
+    if isinstance(dead, list) and len(dead) == 1:
+        return "views/nodes.py", str(dead[0]), {"node": str(dead[0])}
+    return EVIDENCE.get(a.name, ("views/changes.py", "Changes", {}))
+
+
 def value_words(value: float | None, unit: str) -> str:
     """A monitor's value with its unit."""
     if value is None:
@@ -47,7 +55,8 @@ def value_words(value: float | None, unit: str) -> str:
         return fmt.share(value, 1)
     if unit.startswith("1/"):
         return f"{fmt.digits(value)}{unit[1:]}"
-    return f"{fmt.digits(value)} {unit}".strip()
+    one = unit[:-1] if value == 1 and unit.endswith("s") else unit
+    return f"{fmt.digits(value)} {one}".strip()
 
 
 def rule_words(a: wire.AlertView, unit: str) -> str:

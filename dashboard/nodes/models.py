@@ -63,6 +63,8 @@ def _state(n: wire.NodeView) -> Tile:
 def _load(n: wire.NodeView) -> Tile:
     level: Level = "bad" if n.load.load >= 0.9 else "warn" if n.load.load >= 0.7 else "ok"
     word = {"bad": "overloaded", "warn": "busy", "ok": "has room"}[level]
+    if n.health == "dead":
+        level, word = "none", "nothing runs there"
     sub = f"{n.load.inflight} in flight here; reports {_told(n.load.running)} running, "
     sub += f"{_told(n.load.waiting)} waiting; KV {fmt.share(n.load.kv_usage)}"
     about = "load(n): the largest of its KV, batch and queue shares."
@@ -72,6 +74,8 @@ def _load(n: wire.NodeView) -> Tile:
 def _queue(n: wire.NodeView) -> Tile:
     level: Level = "warn" if n.load.queue_s > 1 else "ok"
     word = "a new prompt waits" if level == "warn" else "short"
+    if n.health == "dead":
+        level, word = "none", "takes no prompts"
     sub = f"{fmt.count(n.load.queued_tokens)} uncached prompt tokens ahead; weight {n.weight:g}"
     about = "Predicted wait until a new prompt could start."
     return Tile("Queue", fmt.seconds(n.load.queue_s), level, word, sub, about)

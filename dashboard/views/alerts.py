@@ -72,7 +72,7 @@ def _alert(alert: wire.AlertView, units: dict[str, str]) -> None:
         )  # fmt: skip
     given = (alert, series, session.colours(), session.zone())
     drawn("alert", alert.name, unit, given=given, draw=lambda: _evidence(alert, series, units))
-    script, name, params = am.EVIDENCE.get(alert.name, ("views/changes.py", "Changes", {}))
+    script, name, params = am.evidence_page(alert)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         if (VIEWS.parent / script).exists():
             st.page_link(script, label=f"Evidence: {name}", query_params=params)

@@ -30,6 +30,14 @@ def test_every_rule_of_the_service_has_its_evidence() -> None:
     assert {r.name for r in RULES} == set(am.EVIDENCE)
 
 
+def test_one_dead_node_is_the_evidence_itself() -> None:
+    one = alert("nodes_dead", evidence={"dead": ["gpu-7"]})
+    assert am.evidence_page(one) == ("views/nodes.py", "gpu-7", {"node": "gpu-7"})
+    both = alert("nodes_dead", evidence={"dead": ["gpu-7", "gpu-8"]})
+    assert am.evidence_page(both) == am.EVIDENCE["nodes_dead"]
+    assert (am.value_words(1.0, "nodes"), am.value_words(2.0, "nodes")) == ("1 node", "2 nodes")
+
+
 def test_an_alert_says_how_long_how_bad_and_why() -> None:
     said = am.alert_text(alert("slo_burn_fast"), {}, NOON)
     assert said.startswith("burn_fast above 14.4 for 60 s; now 20; worst 31; for 3 min")

@@ -56,6 +56,8 @@ def test_tiles_say_whether_it_takes_requests(changes: dict[str, object], level: 
     assert tiles[0].level == level
     assert len(tiles) == 6
     assert all(t.word and t.help for t in tiles)
+    dead = node_models.node_tiles(node("a", health="dead"))
+    assert [t.level for t in dead[1:3]] == ["none", "none"]
 
 
 def test_the_signal_says_what_the_stream_brought_and_lost() -> None:
