@@ -20,6 +20,8 @@ from dashboard.parts.shared import shared
 ROW_PX = 34
 SELECT = "select a row (Shift+Space on the keyboard)"
 """How a row is chosen, for headings and captions."""
+BY, BY_PX = "By", 110
+"""Who did it; a name has room."""
 _PERCENT = "percent"
 
 
@@ -41,7 +43,14 @@ def data_table(table: Any, *, alt: str, **more: Any) -> Any:
 
     `alt` says what it is: to who cannot see it, and to who takes it along.
     """
-    return st.dataframe(note(table, alt), alt=alt, **more)
+    widths = {BY: st.column_config.TextColumn(width=BY_PX)} if BY in _names(table) else {}
+    columns = widths | more.pop("column_config", {})
+    return st.dataframe(note(table, alt), alt=alt, column_config=columns, **more)
+
+
+def _names(table: Any) -> Sequence[str]:
+    """Names of a frame's columns, pandas' or Arrow's."""
+    return list(getattr(table, "column_names", None) or table.columns)
 
 
 def fleet_table(

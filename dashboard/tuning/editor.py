@@ -73,7 +73,7 @@ def editor(
 def _row(item: wire.TunableView, policies: list[wire.PolicyView], *, disabled: bool) -> None:
     drafted = item.path in held().changes
     with st.container(key=f"row-{item.path.replace('.', '-')}"):
-        about, field, facts = st.columns([4, 5, 3], vertical_alignment="center", gap="small")
+        about, field, facts = st.columns([4, 6, 3], vertical_alignment="center", gap="small")
         with about:
             mark = " ✎" if drafted else ""
             st.markdown(f"`{item.path}`{mark}  \n:small[{_about(item)}]")
@@ -121,7 +121,7 @@ def _number(item: wire.TunableView, value: Any, common: dict[str, Any]) -> None:
     step = 1 if whole else 0.01 if narrow else _step(float(item.default))
     key = f"set-{item.path}"
     if narrow:
-        left, right = st.columns([3, 2], vertical_alignment="center", gap="small")
+        left, right = st.columns([1, 1], vertical_alignment="center", gap="small")
         slider = f"slide-{item.path}"
         st.session_state[slider] = kind(value)
         with left:
