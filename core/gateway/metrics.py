@@ -37,6 +37,11 @@ _GROUPS = {
     "retries": ("conductor_retries", "Further attempts: free, budgeted, or refused", "budget"),
     "migration": ("conductor_migrations", "Copies of hot prefixes by state reached", "state"),
     "coming": ("conductor_coming", "Tokens credited while under way, and those reused", "tokens"),
+    "admin_requests": (
+        "conductor_admin_requests",
+        "Calls of the admin API by route below it",
+        "route",
+    ),
     "transition": ("conductor_transitions", "State changes of breakers, trust, health", "change"),
 }
 

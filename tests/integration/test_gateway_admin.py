@@ -232,13 +232,21 @@ async def test_health_and_metrics(pair, tmp_path):
         assert all(s.connected and s.endpoint for s in seen)
         assert sum(s.counters["messages"] for s in seen) > 0 and sum(s.blocks for s in seen) > 0
         assert (await get(w, "/nodes/z/signal", None, status=404)).error.param == "node"
+        await act(w, "POST", "/state", status=405)
+        await act(w, "GET", "/odd-name", status=404)
         async with w.client.get(f"{w.url}/metrics") as answer:
             text = await answer.text()
         assert 'conductor_node_stream_total{event="gaps",node="a"} 0.0' in text
         assert 'conductor_outcomes_total{kind="ok"} 1.0' in text
         assert 'conductor_rejections_total{code="unknown_model"} 1.0' in text
         assert 'conductor_node_healthy{node="a"} 1.0' in text
-        assert "nope" not in text
+        called = {
+            route: float(count)
+            for route, count in re.findall(r'admin_requests_total{route="([^"]+)"} (\S+)', text)
+        }
+        signal = "GET /nodes/{node}/signal"
+        assert called[signal] >= 3 and called["no such route"] == 2
+        assert "nope" not in text and "odd-name" not in text
         buckets = re.findall(r'conductor_decision_seconds_bucket{le="([^"]+)"} (\S+)', text)
         counts = [float(count) for _, count in buckets]
         assert buckets[-1] == ("+Inf", "2.0") and counts == sorted(counts)
