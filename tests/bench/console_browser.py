@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.bench.elsewhere import LIKE_CONSOLE
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "console"))
 
@@ -51,8 +55,11 @@ def chromium() -> Iterator[Browser]:
     found = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chrome")
     if not found:
         sys.exit("no Chromium found: install one, or name it in CHROMIUM")
-    with sync_playwright() as p:
-        launched = p.chromium.launch(executable_path=found, args=ARGS)
+    with tempfile.TemporaryDirectory(prefix="conductor-bench-") as folder, sync_playwright() as p:
+        script = Path(folder) / "chromium"
+        script.write_text(f'#!/bin/sh\nexec {shlex.join((*LIKE_CONSOLE, found))} "$@"\n')
+        script.chmod(0o700)
+        launched = p.chromium.launch(executable_path=script, args=ARGS)
         yield launched
         launched.close()
 
