@@ -7,6 +7,7 @@ import contextlib
 import gc
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
 import uvicorn
@@ -18,7 +19,7 @@ from core.gateway.limits import Limits
 from core.gateway.protocol import gateway_protocol
 from core.gateway.service import Service
 from core.history import running_history
-from core.priority import give_way
+from core.priority import give_way, interrupt_nobody
 from core.settings import Settings
 from core.wiring import configure_logging, running_service
 
@@ -43,6 +44,9 @@ async def _serve(settings: Settings) -> None:
     async with running_service(settings) as service:
         quieten_collector()
         sys.setswitchinterval(_TURN_S)
+        asyncio.get_running_loop().set_default_executor(
+            ThreadPoolExecutor(thread_name_prefix="aside", initializer=interrupt_nobody)
+        )
         config = _server(create_app(service), settings.server.port, service.limits, settings)
         await DrainingServer(config, service, drain_s=settings.limits.drain_s).serve()
 

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Engine
 
 from core.errors import StoreError
 from core.ports import StoreUpkeep
+from core.priority import interrupt_nobody
 from storage import partitions
 from storage.database import FAILURES, first_line, now_us, writer_engine
 from storage.replicas import Presence, known
@@ -95,6 +96,7 @@ class Maintenance:
             self._try(self._clean)
 
     def _run(self) -> None:
+        interrupt_nobody()
         while not self._stopping.is_set():
             self.tick()
             self._stopping.wait(_TICK_S)

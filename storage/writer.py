@@ -27,6 +27,7 @@ from sqlalchemy import Engine
 from core.clock import Clock, SystemClock
 from core.domain import NodeSpec, Telemetry
 from core.ports import DecisionRecord, EventRecord, OutcomeRecord, SinkCounters
+from core.priority import interrupt_nobody
 from storage import rows
 from storage.database import first_line, is_row_fault
 from storage.insert import Inserter, Row
@@ -218,6 +219,7 @@ class Writer:
     # -- the storing thread
 
     def _run(self) -> None:
+        interrupt_nobody()
         pause_s = _PAUSE_MIN_S
         while not self._ended():
             batch = self._next()
@@ -342,6 +344,7 @@ class Writer:
     # -- the keeping thread
 
     def _keep_safe(self) -> None:
+        interrupt_nobody()
         synced_s = self._clock.now()
         while not self._closing.wait(_KEEP_EVERY_S):
             now_s = self._clock.now()

@@ -111,6 +111,14 @@ class Kept:
     """The evidence; of an acknowledgement its author and note."""
 
 
+_ORDER = (_F, _P, _R, _I)
+
+
+def _urgency(a: Alert) -> tuple[int, bool, bool, float, str]:
+    known, since_s = a.acknowledged is not None, a.since_s or 0.0
+    return _ORDER.index(a.state), a.rule.severity != "page", known, -since_s, a.rule.name
+
+
 class AlertBoard:
     """All alerts of a service, evaluated sample by sample."""
 
@@ -118,12 +126,9 @@ class AlertBoard:
         self._alerts = {rule.name: Alert(rule=rule, limit=0.0) for rule in rules}
 
     def alerts(self) -> list[Alert]:
-        """Every alert: firing ones first, then pending, pages before tickets."""
-        order = (_F, _P, _R, _I)
-        return sorted(
-            self._alerts.values(),
-            key=lambda a: (order.index(a.state), a.rule.severity != "page", a.rule.name),
-        )
+        """Every alert: firing ones first, then pending, pages before tickets, those that nobody
+        knows of before the others, the newest first."""
+        return sorted(self._alerts.values(), key=_urgency)
 
     def get(self, name: str) -> Alert:
         """One of them; NotFound."""

@@ -31,9 +31,9 @@ KEPT = 720
 THREE_DAYS_S = 3 * 86_400.0
 _LONG_STEP_S = 300.0
 _WINDOW_S = 60.0
-_BUSY_REQUESTS = 20
 _NAMED = 5
 """Nodes that evidence names."""
+_BUSY_REQUESTS = 20
 """In the last minute, before a node's hit share is compared with others'."""
 _REACHABLE_MIN = 0.05
 """Below this reachable share there is nothing to miss."""

@@ -19,7 +19,7 @@ NICENESS = 19
 def be_elsewhere() -> None:
     """Take only the processor time that nobody else wants; in a session of our own."""
     _lead()
-    give_way(NICENESS)
+    give_way(NICENESS, leave_core=False)
     if hasattr(os, "SCHED_IDLE"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
@@ -34,7 +34,7 @@ if __name__ == "__main__":
     if command[0] == LIKE_CONSOLE[-1]:
         command = command[1:]
         _lead()
-        give_way()
+        give_way(leave_core=False)
     else:
         be_elsewhere()
     os.execvp(command[0], command)

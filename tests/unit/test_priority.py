@@ -4,9 +4,13 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from core.priority import interrupt_nobody
 
 SAID = """
 import json, os
@@ -17,6 +21,7 @@ def now():
     return {
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
         "policy": os.sched_getscheduler(0) if hasattr(os, "sched_getscheduler") else None,
+        "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
         "group": group.read_text().split()[-1] if group.exists() else None,
     }
 before = now()
@@ -37,6 +42,7 @@ def giving_way(*, leads):
 def test_a_process_that_gives_way_is_nicer_and_interrupts_nobody(leads):
     before, after = giving_way(leads=leads)
     assert after["nice"] == min(before["nice"] + 7, 19)
+    assert after["cores"] == (before["cores"][1:] or before["cores"])
     if before["policy"] is not None:
         assert after["policy"] == os.SCHED_BATCH
 
@@ -49,3 +55,13 @@ def test_only_the_leader_of_a_session_makes_it_lighter():
     assert (before["group"], after["group"]) == ("0", str(after["nice"]))
     before, after = giving_way(leads=False)
     assert before["group"] == after["group"]
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="the system has no such policy")
+def test_a_thread_that_interrupts_nobody_leaves_the_others_as_they_are():
+    def policy():
+        return os.sched_getscheduler(threading.get_native_id())
+
+    with ThreadPoolExecutor(1, initializer=interrupt_nobody) as pool:
+        assert pool.submit(policy).result(10) == os.SCHED_BATCH
+    assert policy() != os.SCHED_BATCH

@@ -132,3 +132,12 @@ def test_pages_come_first():
     board = AlertBoard()
     play(board, {**CALM, "panic": 1.0, "burn_slow": 9.0}, seconds=5)
     assert [a.rule.name for a in board.alerts()][:2] == ["slo_burn_slow", "panic"]
+
+
+def test_of_equal_alerts_the_newest_comes_first_and_one_that_somebody_knows_of_last():
+    board, bad = AlertBoard(), {**CALM, "panic": 1.0}
+    play(board, bad, seconds=5)
+    play(board, {**bad, "signal_lost": 400.0}, seconds=5, start_s=10)
+    assert [a.rule.name for a in board.alerts()][:2] == ["cache_signal_lost", "panic"]
+    board.acknowledge("cache_signal_lost", author="ada", at=T0, note="known")
+    assert [a.rule.name for a in board.alerts()][:2] == ["panic", "cache_signal_lost"]
