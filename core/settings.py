@@ -323,7 +323,7 @@ class EmulationSettings(_Part):
     model: str = Field(default="demo-7b", description="served model name")
     block_size: int = Field(default=128, ge=1, description="tokens a KV block")
     kv_tokens: int = Field(default=12_000_000, ge=1024, description="KV cache of a node, tokens")
-    profile: str = Field(default="generic-7b-1gpu", description="cost profile")
+    profile: str = Field(default="tiny-emulated", description="cost profile")
     time_scale: Positive = Field(default=50.0, description="model times are divided by this")
     tick_ms: float = Field(
         default=100.0, ge=0, description="ms; decoded tokens are written this rarely"
