@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -102,11 +102,25 @@ def selection(
 @contextmanager
 def serving(answers: dict[str, tuple[int, str]]) -> Iterator[str]:
     """An HTTP server with fixed answers by path (without the query); yields its address."""
+    asked: list[str] = answers.setdefault("asked", [])  # type: ignore[assignment, arg-type]
+
+    def answer(_token: str, address: str) -> tuple[int, str]:
+        asked.append(address)
+        return answers.get(address.partition("?")[0], (404, "{}"))
+
+    with answering(answer) as url:
+        yield url
+
+
+@contextmanager
+def answering(answer: Callable[[str, str], tuple[int, str]]) -> Iterator[str]:
+    """An HTTP server that answers what `answer` gives for a token and an address, query included;
+    yields its own address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status, body = answers.get(self.path.partition("?")[0], (404, "{}"))
-            asked.append(self.path)
+            token = self.headers.get("authorization", "").removeprefix("Bearer ")
+            status, body = answer(token, self.path)
             self.send_response(status)
             self.send_header("Content-Length", str(len(body.encode())))
             self.end_headers()
@@ -115,7 +129,6 @@ def serving(answers: dict[str, tuple[int, str]]) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    asked: list[str] = answers.setdefault("asked", [])  # type: ignore[assignment, arg-type]
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

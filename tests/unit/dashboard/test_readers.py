@@ -7,12 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dashboard_samples import node, point, series, state
+from dashboard_samples import answering, node, point, series, state
 
 from core import gateway, wire
 from dashboard import live as live_module
@@ -62,30 +61,12 @@ class Service:
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     """A service and a console without a past; its pollers tick fast."""
     made = Service()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            token = self.headers.get("authorization", "").removeprefix("Bearer ")
-            status, body = made.answer(token, self.path.partition("?")[0])
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body.encode())))
-            self.end_headers()
-            self.wfile.write(body.encode())
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    made.url = f"http://127.0.0.1:{server.server_address[1]}"
-    _without_past(monkeypatch, made.url)
-    yield made
-    monkeypatch.setattr(feed_module, "INTEREST_S", 0.0)
-    _until(lambda: all(thread.name != "feed" for thread in threading.enumerate()))
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with answering(lambda token, address: made.answer(token, address.partition("?")[0])) as url:
+        made.url = url
+        _without_past(monkeypatch, url)
+        yield made
+        monkeypatch.setattr(feed_module, "INTEREST_S", 0.0)
+        _until(lambda: all(thread.name != "feed" for thread in threading.enumerate()))
 
 
 def _without_past(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
