@@ -16,13 +16,15 @@ SAID = """
 import json, os
 from pathlib import Path
 from core.priority import give_way
+def group():  # none where the kernel knows none, or the session is that of the very first process
+    where = Path("/proc/self/autogroup")
+    return (where.read_text().split() or [None])[-1] if where.exists() else None
 def now():
-    group = Path("/proc/self/autogroup")
     return {
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
         "policy": os.sched_getscheduler(0) if hasattr(os, "sched_getscheduler") else None,
         "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
-        "group": group.read_text().split()[-1] if group.exists() else None,
+        "group": group(),
     }
 before = now()
 give_way(7)
