@@ -90,46 +90,22 @@ def generate_command(
     typer.echo(to_json(trace_statistics(made), pretty=True), err=True)
 
 
+@o.spread
 def simulate_command(
+    *,
     trace: o.TraceArg,
-    prefill: o.Prefill = 8,
-    decode: o.Decode = 0,
-    both: o.Both = 0,
-    profile: o.ProfileOpt = "llama3-70b-8xa800",
-    mfu: o.Mfu = None,
-    cache_tokens: o.CacheTokens = 3_000_000,
-    host_cache_tokens: o.HostCacheTokens = 0,
-    link_gb_s: o.LinkGbS = 100.0,
+    fleet: o.FleetOptions,
     policy: Annotated[str, typer.Option(help="Prefill policy.")] = "min_ttft",
     param: o.Params = None,
-    fetch: o.Fetch = True,
-    cpp: o.CppOpt = False,
-    migration: o.MigrationOpt = False,
-    hotspot: o.HotspotOpt = False,
-    batching: o.BatchingOpt = False,
-    announce: o.AnnounceOpt = False,
-    reject: o.RejectOpt = "off",
     load: o.Load = 1.0,
     seed: o.Seed = 0,
-    replay: o.Replay = "time",
-    chunk_tokens: o.Chunk = 0,
-    fail: o.Fail = None,
-    ttft_slo_s: o.TtftSlo = None,
-    tbt_slo_ms: o.TbtSlo = None,
     skip_bad: o.SkipBad = False,
     limit: o.Limit = None,
     json: o.Json = False,
 ) -> None:
     """Replay a trace on a simulated fleet under one policy."""
     with _errors_shown():
-        scenario = o.build_scenario(
-            policy=policy, params=param, fail=fail, ttft_slo_s=ttft_slo_s, tbt_slo_ms=tbt_slo_ms,
-            prefill=prefill, decode=decode, both=both, profile=profile, mfu=mfu,
-            cache_tokens=cache_tokens, host_cache_tokens=host_cache_tokens, link_gb_s=link_gb_s,
-            fetch=fetch, cpp=cpp, migration=migration, hotspot=hotspot, batching=batching,
-            announce=announce, rejecting=reject, load=load, seed=seed, replay=replay,
-            chunk_tokens=chunk_tokens,
-        )  # fmt: skip
+        scenario = fleet.scenario(policy, param, load=load, seed=seed)
         workload, skipped = o.load_workload(trace, skip_bad=skip_bad, limit=limit)
         with _stoppable(f"simulate {policy}") as progress:
             result = run_scenario(scenario, workload, progress=progress)
@@ -142,7 +118,9 @@ def simulate_command(
     _exit_if(result.stopped)
 
 
+@o.spread
 def compare_command(
+    *,
     trace: o.TraceArg,
     policies: Annotated[
         str, typer.Option(help="Names, comma-separated; NAME:PARAM=VALUE sets a parameter; all.")
@@ -153,27 +131,8 @@ def compare_command(
     markdown_out: Annotated[
         Path | None, typer.Option("--markdown", help="Write the table as Markdown here.")
     ] = None,
-    prefill: o.Prefill = 8,
-    decode: o.Decode = 0,
-    both: o.Both = 0,
-    profile: o.ProfileOpt = "llama3-70b-8xa800",
-    mfu: o.Mfu = None,
-    cache_tokens: o.CacheTokens = 3_000_000,
-    host_cache_tokens: o.HostCacheTokens = 0,
-    link_gb_s: o.LinkGbS = 100.0,
+    fleet: o.FleetOptions,
     param: o.Params = None,
-    fetch: o.Fetch = True,
-    cpp: o.CppOpt = False,
-    migration: o.MigrationOpt = False,
-    hotspot: o.HotspotOpt = False,
-    batching: o.BatchingOpt = False,
-    announce: o.AnnounceOpt = False,
-    reject: o.RejectOpt = "off",
-    replay: o.Replay = "time",
-    chunk_tokens: o.Chunk = 0,
-    fail: o.Fail = None,
-    ttft_slo_s: o.TtftSlo = None,
-    tbt_slo_ms: o.TbtSlo = None,
     workers: o.Workers = 0,
     ray: o.Ray = None,
     skip_bad: o.SkipBad = False,
@@ -183,14 +142,8 @@ def compare_command(
     """Compare policies on one trace: table, and with --html a page of plots."""
     with _errors_shown():
         arms = parse_arms(",".join(policy_names()) if policies == "all" else policies)
-        base = o.build_scenario(
-            policy=arms[0].policy, params=param, fail=fail, ttft_slo_s=ttft_slo_s,
-            tbt_slo_ms=tbt_slo_ms, prefill=prefill, decode=decode, both=both, profile=profile,
-            mfu=mfu, cache_tokens=cache_tokens, host_cache_tokens=host_cache_tokens,
-            link_gb_s=link_gb_s, fetch=fetch, cpp=cpp, migration=migration, hotspot=hotspot,
-            batching=batching, announce=announce, rejecting=reject, replay=replay,
-            chunk_tokens=chunk_tokens, samples=PLOT_SAMPLES if html else 0,
-        )  # fmt: skip
+        samples = PLOT_SAMPLES if html else 0
+        base = fleet.scenario(arms[0].policy, param, samples=samples)
         _check_arms(base, arms)
         workload, _ = o.load_workload(trace, skip_bad=skip_bad, limit=limit)
         with _stoppable("compare") as progress:
@@ -219,7 +172,9 @@ def _write_comparison(
         text.write_text(markdown(result["rows"]) + "\n", encoding="utf-8")
 
 
+@o.spread
 def sweep_command(
+    *,
     trace: o.TraceArg,
     policy: Annotated[str, typer.Option(help="Prefill policy.")] = "linear",
     param: Annotated[
@@ -227,26 +182,8 @@ def sweep_command(
         typer.Option(help="NAME=START:STOP:STEP or NAME=A|B swept, NAME=VALUE fixed; repeated."),
     ] = None,
     seeds: o.Seeds = "0-2",
-    prefill: o.Prefill = 8,
-    decode: o.Decode = 0,
-    both: o.Both = 0,
-    profile: o.ProfileOpt = "llama3-70b-8xa800",
-    mfu: o.Mfu = None,
-    cache_tokens: o.CacheTokens = 3_000_000,
-    host_cache_tokens: o.HostCacheTokens = 0,
-    link_gb_s: o.LinkGbS = 100.0,
-    fetch: o.Fetch = True,
-    cpp: o.CppOpt = False,
-    migration: o.MigrationOpt = False,
-    hotspot: o.HotspotOpt = False,
-    announce: o.AnnounceOpt = False,
-    reject: o.RejectOpt = "off",
+    fleet: o.FleetOptions,
     load: o.Load = 1.0,
-    seed: o.Seed = 0,
-    replay: o.Replay = "time",
-    chunk_tokens: o.Chunk = 0,
-    ttft_slo_s: o.TtftSlo = None,
-    tbt_slo_ms: o.TbtSlo = None,
     workers: o.Workers = 0,
     ray: o.Ray = None,
     skip_bad: o.SkipBad = False,
@@ -256,13 +193,7 @@ def sweep_command(
     """Run a grid of parameters: Pareto front, and the best point with its interval."""
     with _errors_shown():
         axes, fixed = _axes(param or [], policy)
-        base = o.build_scenario(
-            policy=policy, params=fixed, ttft_slo_s=ttft_slo_s, tbt_slo_ms=tbt_slo_ms,
-            prefill=prefill, decode=decode, both=both, profile=profile, mfu=mfu,
-            cache_tokens=cache_tokens, host_cache_tokens=host_cache_tokens, link_gb_s=link_gb_s,
-            fetch=fetch, cpp=cpp, migration=migration, hotspot=hotspot, announce=announce,
-            rejecting=reject, load=load, seed=seed, replay=replay, chunk_tokens=chunk_tokens,
-        )  # fmt: skip
+        base = fleet.scenario(policy, fixed, load=load)
         _check_axes(base, axes)
         workload, _ = o.load_workload(trace, skip_bad=skip_bad, limit=limit)
         with _stoppable("sweep") as progress:

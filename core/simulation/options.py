@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,48 +19,98 @@ from core.simulation.traces import read_trace
 from core.simulation.workload import Workload, prepare
 
 TraceArg = Annotated[Path, typer.Argument(help="Mooncake or Bailian trace, JSONL or .gz.")]
-Prefill = Annotated[int, typer.Option(help="Prefill nodes.")]
-Decode = Annotated[
-    int, typer.Option(help="Decode nodes; without any, requests end at the first token.")
-]
-Both = Annotated[int, typer.Option(help="Nodes that prefill and decode.")]
-ProfileOpt = Annotated[str, typer.Option(help="Cost profile: model and hardware.")]
-Mfu = Annotated[float | None, typer.Option(help="Model FLOPs utilisation; default: the profile's.")]
-CacheTokens = Annotated[int, typer.Option(help="KV cache of a node, in tokens.")]
-HostCacheTokens = Annotated[int, typer.Option(help="Host-memory cache of a node, in tokens.")]
-LinkGbS = Annotated[float, typer.Option(help="Link of each node, GB/s.")]
 Params = Annotated[
     list[str] | None, typer.Option("--param", help="Tunable NAME=VALUE; may be repeated.")
-]
-Fetch = Annotated[bool, typer.Option(help="Nodes may fetch blocks from each other.")]
-CppOpt = Annotated[bool, typer.Option("--cpp/--no-cpp", help="Pipeline groups for long prompts.")]
-MigrationOpt = Annotated[bool, typer.Option(help="Replicate hot prefixes.")]
-HotspotOpt = Annotated[bool, typer.Option(help="Two-stage hotspot detector.")]
-BatchingOpt = Annotated[bool, typer.Option(help="Group waiting requests by prefix.")]
-AnnounceOpt = Annotated[
-    bool, typer.Option(help="The index counts a prompt's blocks from when it is queued.")
-]
-RejectOpt = Annotated[
-    str,
-    typer.Option(
-        "--reject", help="off, early (predicted), now, decode (TBT after the prefill) or late."
-    ),
 ]
 Load = Annotated[float, typer.Option(help="Request rate, times the trace's own.")]
 Seed = Annotated[int, typer.Option(help="Seed of ties and random choices.")]
 Seeds = Annotated[str, typer.Option(help="Seeds: one, a list 0,1,2 or a range 0-4.")]
-Replay = Annotated[str, typer.Option(help="time: by time stamp; think: after the previous turn.")]
-Chunk = Annotated[int, typer.Option(help="Largest prefill chunk in tokens; 0: whole prompts.")]
-Fail = Annotated[
-    list[str] | None, typer.Option(help="NODE@SECONDS[+DOWN]: a failure; may be repeated.")
-]
-TtftSlo = Annotated[float | None, typer.Option("--ttft-slo-s", help="TTFT limit, seconds.")]
-TbtSlo = Annotated[float | None, typer.Option("--tbt-slo-ms", help="TBT limit, milliseconds.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out malformed lines, count them.")]
 Limit = Annotated[int | None, typer.Option(help="Only the first N requests.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Workers = Annotated[int, typer.Option(help="Processes; 0: one a core.")]
 Ray = Annotated[str | None, typer.Option(help="Run on the Ray cluster at ADDRESS.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetOptions:
+    """The simulated fleet and its limits: options of each command that simulates."""
+
+    prefill: Annotated[int, typer.Option(help="Prefill nodes.")] = 8
+    decode: Annotated[
+        int, typer.Option(help="Decode nodes; without any, requests end at the first token.")
+    ] = 0
+    both: Annotated[int, typer.Option(help="Nodes that prefill and decode.")] = 0
+    profile: Annotated[str, typer.Option(help="Cost profile: model and hardware.")] = (
+        "llama3-70b-8xa800"
+    )
+    mfu: Annotated[
+        float | None, typer.Option(help="Model FLOPs utilisation; default: the profile's.")
+    ] = None
+    cache_tokens: Annotated[int, typer.Option(help="KV cache of a node, in tokens.")] = 3_000_000
+    host_cache_tokens: Annotated[
+        int, typer.Option(help="Host-memory cache of a node, in tokens.")
+    ] = 0
+    link_gb_s: Annotated[float, typer.Option(help="Link of each node, GB/s.")] = 100.0
+    fetch: Annotated[bool, typer.Option(help="Nodes may fetch blocks from each other.")] = True
+    cpp: Annotated[
+        bool, typer.Option("--cpp/--no-cpp", help="Pipeline groups for long prompts.")
+    ] = False
+    migration: Annotated[bool, typer.Option(help="Replicate hot prefixes.")] = False
+    hotspot: Annotated[bool, typer.Option(help="Two-stage hotspot detector.")] = False
+    batching: Annotated[bool, typer.Option(help="Group waiting requests by prefix.")] = False
+    announce: Annotated[
+        bool, typer.Option(help="The index counts a prompt's blocks from when it is queued.")
+    ] = False
+    reject: Annotated[
+        str,
+        typer.Option(help="off, early (predicted), now, decode (TBT after the prefill) or late."),
+    ] = "off"
+    replay: Annotated[
+        str, typer.Option(help="time: by time stamp; think: after the previous turn.")
+    ] = "time"
+    chunk_tokens: Annotated[
+        int, typer.Option(help="Largest prefill chunk in tokens; 0: whole prompts.")
+    ] = 0
+    fail: Annotated[
+        list[str] | None, typer.Option(help="NODE@SECONDS[+DOWN]: a failure; may be repeated.")
+    ] = None
+    ttft_slo_s: Annotated[float | None, typer.Option(help="TTFT limit, seconds.")] = None
+    tbt_slo_ms: Annotated[float | None, typer.Option(help="TBT limit, milliseconds.")] = None
+
+    def scenario(self, policy: str, params: Iterable[str] | None, **fields: Any) -> Scenario:
+        """These options' scenario under a policy; checked, so that mistakes name their option."""
+        given = {option.name: getattr(self, option.name) for option in dataclasses.fields(self)}
+        changes: dict[str, Any] = {}
+        if (ttft_s := given.pop("ttft_slo_s")) is not None:
+            changes["slo.ttft_s"] = ttft_s
+        if (tbt_ms := given.pop("tbt_slo_ms")) is not None:
+            changes["slo.tbt_s"] = tbt_ms / 1e3
+        changes |= dict(parse_param(text, policy) for text in params or ())
+        fields["failures"] = tuple(_failure(text) for text in given.pop("fail") or ())
+        fields["rejecting"] = given.pop("reject")
+        made = Scenario(policy=policy, params=changes, **given, **fields)
+        made.tunables()
+        return made
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with its parameter `fleet` taken apart into the options it is made of."""
+    own = inspect.signature(command, eval_str=True).parameters
+    options = inspect.signature(FleetOptions, eval_str=True).parameters
+
+    @functools.wraps(command)
+    def spread_out(**given: Any) -> None:
+        fleet = FleetOptions(**{name: given.pop(name) for name in options})
+        command(fleet=fleet, **given)
+
+    parts = [
+        part for p in own.values() for part in (options.values() if p.name == "fleet" else [p])
+    ]
+    shown = [part.replace(kind=inspect.Parameter.KEYWORD_ONLY) for part in parts]
+    spread_out.__annotations__ = {part.name: part.annotation for part in shown}
+    spread_out.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    return spread_out
 
 
 def load_workload(path: Path, *, skip_bad: bool, limit: int | None) -> tuple[Workload, int]:
@@ -65,28 +119,6 @@ def load_workload(path: Path, *, skip_bad: bool, limit: int | None) -> tuple[Wor
     if not trace.requests:
         raise BadRequest(f"{path}: the trace holds no requests", field="trace")
     return prepare(trace), trace.skipped
-
-
-def build_scenario(
-    *,
-    policy: str,
-    params: Iterable[str] | None,
-    fail: Iterable[str] | None = None,
-    ttft_slo_s: float | None = None,
-    tbt_slo_ms: float | None = None,
-    **fields: Any,
-) -> Scenario:
-    """A scenario from the options' values; checked, so that mistakes name their option."""
-    changes: dict[str, Any] = {}
-    if ttft_slo_s is not None:
-        changes["slo.ttft_s"] = ttft_slo_s
-    if tbt_slo_ms is not None:
-        changes["slo.tbt_s"] = tbt_slo_ms / 1e3
-    changes |= dict(parse_param(text, policy) for text in params or ())
-    failures = tuple(_failure(text) for text in fail or ())
-    scenario = Scenario(policy=policy, params=changes, failures=failures, **fields)
-    scenario.tunables()
-    return scenario
 
 
 def parse_numbers(text: str, field: str) -> list[float]:

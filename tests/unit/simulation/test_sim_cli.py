@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from typer.testing import CliRunner
 
 from core.simulation import cli
 from core.simulation.compare import compare, parse_arms
-from core.simulation.options import load_workload, parse_seeds
+from core.simulation.options import FleetOptions, load_workload, parse_seeds
 from core.simulation.scenario import Scenario
 from core.simulation.sweep import interval, pareto, parse_axis
 
@@ -73,6 +75,15 @@ def test_a_wrong_option_is_one_line_that_names_it(run, words, says):
     result = run("simulate", TRACE, *words)
     assert result.exit_code == 2
     assert says in result.output
+
+
+def test_the_fleet_is_described_by_the_same_options_in_each_command():
+    assert {"prefill", "fail", "ttft_slo_s"} <= {f.name for f in fields(FleetOptions)}
+    for command in (cli.simulate_command, cli.compare_command, cli.sweep_command):
+        options = signature(command).parameters
+        assert "fleet" not in options
+        for f in fields(FleetOptions):
+            assert options[f.name].default == f.default
 
 
 def test_compare_prints_rows_and_writes_a_page_without_outside_links(run, tmp_path):
