@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from core.audit import Recorder
 from core.clock import Clock
 from core.conductor import Conductor
-from core.domain import Telemetry
 
 TELEMETRY_S = 5.0
 """How often readings are recorded."""
@@ -29,13 +29,14 @@ async def drained(recorder: Recorder) -> AsyncIterator[None]:
 
 
 def record_telemetry(conductor: Conductor, recorder: Recorder, clock: Clock) -> None:
-    """One reading of each node that has told its gauges lately."""
+    """One reading of each node that has told its gauges lately, with the engine's counters."""
     fleet, at, now = conductor.fleet, clock.wall(), clock.now()
     stale_s = conductor.tunables.load.stale_after_s
     for slot, spec in fleet.slots():
         if now - fleet.telemetry_at_s[slot] > stale_s:
             continue
-        reading = Telemetry(
+        reading = replace(
+            conductor.reading(spec.id),
             running=int(fleet.running[slot]),
             waiting=int(fleet.waiting[slot]),
             kv_usage=round(float(fleet.kv_usage[slot]), 4),

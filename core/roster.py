@@ -68,6 +68,7 @@ class Roster:
         self.calibration = Calibration(fleet)
         self.learn = learn
         self.coming = Coming()
+        self._readings: dict[NodeId, Telemetry] = {}
         self._events: list[TransitionEvent] = []
         ledger.on_close = self._closed
         ledger.on_first_token = self._first_token
@@ -122,6 +123,7 @@ class Roster:
         self.trust.remove(slot)
         self.calibration.remove(node)
         self.fleet.remove(node)
+        self._readings.pop(node, None)
 
     def drain(self, node: NodeId, on: bool, now: float) -> None:  # noqa: ARG002
         """Stop (or resume) placing new requests on the node."""
@@ -158,11 +160,16 @@ class Roster:
     def telemetry(self, node: NodeId, t: Telemetry, now: float) -> None:
         """Take in one reading of a node's own gauges, and what it says of its cache's shape."""
         self.fleet.set_telemetry(node, t, now)
+        self._readings[node] = t
         spec = self.fleet.spec(node)
         block = t.block_size or spec.block_size
         capacity = t.kv_capacity_tokens or spec.kv_capacity_tokens
         if (block, capacity) != (spec.block_size, spec.kv_capacity_tokens):
             self.update_spec(replace(spec, block_size=block, kv_capacity_tokens=capacity), now)
+
+    def reading(self, node: NodeId) -> Telemetry:
+        """The node's last reading, as it came: an empty one before the first."""
+        return self._readings.get(node, Telemetry())
 
     def cache_signal(self, node: NodeId, signal: Signal, now: float, *, cause: str = "") -> None:
         """What the event stream says of its own completeness."""

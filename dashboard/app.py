@@ -20,11 +20,11 @@ def _page(entry: Entry) -> st.Page:
     return st.Page(entry.path, title=entry.title, url_path=entry.name)
 
 
-st.set_page_config(page_title="Conductor", page_icon="🎼", layout="wide")
 page = st.navigation(
     {section: [_page(e) for e in entries] for section, entries in present().items()},
     position="top",
 )
+st.set_page_config(page_title=f"{page.title} · Conductor", page_icon="🎼", layout="wide")
 oidc.step(session.service_url())
 if session.must_sign_in():
     ask_to_sign_in()
@@ -33,7 +33,7 @@ else:
         st.error(why)
     name = page.url_path or DEFAULT
     heed(name)
-    tables = frame(name, lambda: views_dialog(name, page.title))
+    tables = frame(name, page.title, lambda: views_dialog(name, page.title))
     show_unheeded()
     begin_page()
     page.run()

@@ -14,3 +14,20 @@
     document.head.appendChild(script);
   }, 20);
 })();
+
+// A link of the menu to the page that is open begins that page anew: without this the server keeps
+// what was chosen on it (a node, a view, filters), and the link would seem to do nothing. The
+// frame's window stays, as with links to other pages.
+document.addEventListener("click", (event) => {
+  const link = event.target.closest?.("a[data-testid^=stTopNav]");
+  const plain = !(event.button || event.ctrlKey || event.metaKey || event.shiftKey);
+  if (!link || !plain || link.pathname !== location.pathname) return;
+  const frame = ["range", "from", "to", "tz", "live"];
+  const given = [...new URLSearchParams(location.search)];
+  const kept = given.filter(([name]) => frame.includes(name));
+  if (kept.length === given.length) return; // nothing of the page's own
+  event.preventDefault();
+  event.stopImmediatePropagation();
+  const query = new URLSearchParams(kept).toString();
+  location.assign(link.pathname + (query && `?${query}`));
+}, true);

@@ -17,10 +17,10 @@ from dashboard.parts.window import CHOICES, CUSTOM, LIVE_RANGE, parse, spell, wo
 from dashboard.who import here, who_markup
 
 _STRIP = "strip"
-"""Key of the place where the strip of badges stands, and of the page that it belongs to."""
+"""Key of the place where the strip of badges stands, and of the name and title of its page."""
 
 
-def frame(page: str, open_views: Callable[[], None]) -> bool:
+def frame(page: str, title: str, open_views: Callable[[], None]) -> bool:
     """Draw the frame of a page, which follows below. `open_views` shows the saved views.
 
     True where the reader asked for the tables of the page, which is still to be drawn.
@@ -33,16 +33,16 @@ def frame(page: str, open_views: Callable[[], None]) -> bool:
         if session.chosen_range() == CUSTOM:
             _ends()
     with left:
-        st.session_state[_STRIP] = (st.empty(), page)
+        st.session_state[_STRIP] = (st.empty(), page, title)
     redraw_strip()
     return tables
 
 
 def redraw_strip() -> None:
     """The strip of badges anew, in the place the frame keeps for it."""
-    place, page = st.session_state[_STRIP]
+    place, page, title = st.session_state[_STRIP]
     with place:
-        strip(_badges(session.look()), page)
+        strip(_badges(session.look()), page, title)
 
 
 def _controls(open_views: Callable[[], None]) -> bool:

@@ -252,7 +252,10 @@ def _ask_who() -> _Said | None:
     last = held[1] if held is not None and held[0] == shown else None
     if last is not None and _away(last):
         return last
-    found = _whos().get((url, shown), WHO_S, lambda: _say(url, shown), meanwhile_s=WHO_MEANWHILE_S)
+    at = "" if shown else peer()  # who shows nothing is somebody by the address alone
+    found = _whos().get(
+        (url, shown, at), WHO_S, lambda: _say(url, shown, at), meanwhile_s=WHO_MEANWHILE_S
+    )
     if found is None:
         return last
     st.session_state["who"] = (shown, found)
@@ -270,18 +273,19 @@ def _whos() -> Kept:
     return Kept()
 
 
-def _say(url: str, token: str) -> _Said | None:
+def _say(url: str, token: str, peer: str) -> _Said | None:
     """What the service says now, else what it said last, with the time of then."""
     asked_s = time.monotonic()
-    found = _who(url, token)
-    last: _Said | None = _whos().last((url, token))
+    found = _who(url, token, peer)
+    last: _Said | None = _whos().last((url, token, peer))
     return last if found is None else _Said(found, asked_s)
 
 
-def _who(url: str, token: str) -> wire.WhoAmI | int | None:
-    """Who the token's owner is, the status of a refusal, or None without an answer."""
+def _who(url: str, token: str, peer: str) -> wire.WhoAmI | int | None:
+    """Who the token's owner is, or who has none at this address; the status of a refusal; or
+    None without an answer."""
     with _making:
-        asking = _client(url, token, "")
+        asking = _client(url, token, peer)
     try:
         return asking.whoami(timeout_s=WHO_WAIT_S)
     except Refused as refused:

@@ -18,7 +18,7 @@ from os import getpid
 from sqlalchemy import Connection, Engine
 
 from core.errors import StoreError
-from core.ports import StoreUpkeep
+from core.ports import StoreUpkeep, StoreWork
 from core.priority import interrupt_nobody
 from storage import partitions
 from storage.database import FAILURES, first_line, now_us, writer_engine
@@ -74,7 +74,7 @@ class Maintenance:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-            self._try(self._presence.leave)
+            self._try("leave", self._presence.leave)
         self._engine.dispose()
 
     def upkeep(self) -> StoreUpkeep:
@@ -84,16 +84,16 @@ class Maintenance:
     def tick(self) -> None:
         """Everything that is due now; failures are counted, none is raised."""
         if time.monotonic() >= self._next_beat_s:
-            self._try(self._beat)
+            self._try("alive", self._beat)
         self._slot("partitions", 3_600.0, self._make_partitions)
         if self._slot("rollups.10", 10.0, _nothing):
-            self._try(lambda: self._roll(LEVELS_S[:1]))
+            self._try("roll_up", lambda: self._roll(LEVELS_S[:1]))
         if self._slot("rollups.300", 60.0, _nothing):
-            self._try(lambda: self._roll(LEVELS_S))
+            self._try("roll_up", lambda: self._roll(LEVELS_S))
         if self._slot("retention", 3_600.0, _nothing):
             self._clean_until_s = time.monotonic() + _CLEAN_FOR_S
         if time.monotonic() < self._clean_until_s:
-            self._try(self._clean)
+            self._try("retention", self._clean)
 
     def _run(self) -> None:
         interrupt_nobody()
@@ -104,15 +104,26 @@ class Maintenance:
     def _slot(self, job: str, period_s: float, work: Callable[[Connection, int], None]) -> bool:
         """Whether a slot of the job was ours now."""
         done: list[int | None] = []
-        self._try(lambda: done.append(self._slots.run_due(job, period_s, work, catch_up=_CATCH_UP)))
+        self._try(
+            "slots",
+            lambda: done.append(self._slots.run_due(job, period_s, work, catch_up=_CATCH_UP)),
+        )
         return any(slot is not None for slot in done)
 
-    def _try(self, act: Callable[[], object]) -> None:
+    def _try(self, name: str, act: Callable[[], object]) -> None:
+        text = ""
         try:
             act()
         except (StoreError, *FAILURES) as error:
             text = error.message if isinstance(error, StoreError) else first_line(error)
-            self._state = replace(self._state, failures=self._state.failures + 1, last_error=text)
+        was = self._state
+        work = {**was.work, name: was.work.get(name, StoreWork()).ended(text)}
+        self._state = replace(
+            was,
+            work=work,
+            failures=was.failures + bool(text),
+            last_error=text or next((w.last_error for w in work.values() if w.last_error), ""),
+        )
 
     def _beat(self) -> None:
         self._presence.beat()

@@ -16,6 +16,7 @@ from core.gateway.hit_tally import OTHERS, Hits
 from core.gateway.monitoring import KEPT, PERIOD_S
 from core.identity.principal import author as acting
 from core.plan.forecast import STEP_S
+from core.ports import StoreWork
 
 if TYPE_CHECKING:
     from core.gateway.service import Service
@@ -90,20 +91,21 @@ def job_list(service: Service) -> wire.JobList:
 
 
 def _store_jobs(service: Service) -> list[wire.JobView]:
-    """What the record store's own thread does; its failures are counted together."""
+    """What the record store's own thread does."""
     if service.store_upkeep is None:
         return []
     upkeep = service.store_upkeep()
+    work = {name: upkeep.work.get(name, StoreWork()) for name in ("alive", "roll_up", "retention")}
     return [
         wire.JobView(
             name=f"store.{name}",
             what=what,
             kind="loop",
             every_s=every_s,
-            runs=int(at_s > 0),
-            failures=upkeep.failures,
+            runs=work[name].runs,
+            failures=work[name].failures,
             last_at=datetime.fromtimestamp(at_s, UTC) if at_s else None,
-            last_error=upkeep.last_error,
+            last_error=work[name].last_error,
         )
         for name, what, every_s, at_s in (
             ("alive", "say that this process is alive", 5.0, upkeep.beat_at_s),

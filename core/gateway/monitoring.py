@@ -166,7 +166,8 @@ class Monitoring:
             ("burn_long", THREE_DAYS_S, SIX_HOURS_S, self._long),
         ):
             wide, narrow = long.window(now, long_s), short.window(now, short_s)
-            enough = narrow.total >= t.alerts.sample_min
+            # One bad request alone would burn a month's budget until a hundred good ones came.
+            enough = narrow.total >= t.alerts.sample_min and narrow.bad != 1
             rates = [c.burn(t.guard.objective) if enough else 0.0 for c in (wide, narrow)]
             young = now - service.started_s < short_s
             found[name] = None if young and not enough else min(rates)

@@ -219,6 +219,21 @@ class ReplicaRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoreWork:
+    """How one piece of a process's upkeep went since it started."""
+
+    runs: int = 0
+    failures: int = 0
+    last_error: str = ""
+    """Of the last run; empty where it went well."""
+
+    def ended(self, error: str) -> StoreWork:
+        """After one more run, with its error or none."""
+        failed = self.failures + bool(error)
+        return StoreWork(runs=self.runs + 1, failures=failed, last_error=error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreUpkeep:
     """What a process did for its database since it started.
 
@@ -238,6 +253,9 @@ class StoreUpkeep:
     """Why retention last refused a table; empty where it did not."""
     failures: int = 0
     last_error: str = ""
+    """Of what failed when it was last tried; empty where all went well."""
+    work: Mapping[str, StoreWork] = field(default_factory=dict)
+    """By name: alive, slots, roll_up, retention."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

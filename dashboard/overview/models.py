@@ -14,6 +14,8 @@ from dashboard.parts.theme import Level
 
 STALE_S = 3.0
 """Older data is announced as stale; three ticks of the poller."""
+FEW_REQUESTS = 100
+"""Of fewer the 99th percentile is the slowest one, which alone is no reason for an alarm."""
 NEAR_LIMIT = 0.8
 """Share of a latency limit from which it is called near."""
 LOSS_WARN, LOSS_BAD = 0.2, 0.5
@@ -213,6 +215,8 @@ def _latency(name: str, q: wire.Quantiles | None, limit_s: float, meaning: str) 
     ratio = q.p99 / limit_s if limit_s else 0.0
     level: Level = "bad" if ratio > 1 else "warn" if ratio > NEAR_LIMIT else "ok"
     word = {"bad": "limit missed", "warn": "near the limit", "ok": "within limit"}[level]
+    if ratio > 1 and q.count < FEW_REQUESTS and q.p90 <= limit_s:
+        level, word = "warn", f"only the slowest of {q.count} missed it"
     return Tile(
         name,
         fmt.seconds(q.p99),

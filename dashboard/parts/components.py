@@ -89,7 +89,9 @@ def badge(label: str, value: str, level: Level | None = None) -> str:
     return f"<span class='cd-badge'>{sign}<i>{escape(label)}</i><b{tone}>{escape(value)}</b></span>"
 
 
-def strip(badges: Sequence[str], page: str = "") -> None:
-    """A row of badges; the frame's names the page it belongs to, for whoever waits for that."""
+def strip(badges: Sequence[str], page: str = "", title: str = "") -> None:
+    """A row of badges; the frame's begins with the title of its page, which the menu does not show
+    for pages of a section, and names the page, for whoever waits for that."""
     named = f" data-page='{page}'" if page else ""
-    st.html(f"<div class='cd-strip'{named}>{''.join(badges)}</div>")
+    head = f"<h1 class='cd-where'>{escape(title)}</h1>" if title else ""
+    st.html(f"<div class='cd-strip'{named}>{head}{''.join(badges)}</div>")

@@ -300,8 +300,8 @@ def decision_table(
             "Reachable": percent,
             "Reported": percent,
             "Prompt": number("Prompt tokens", format="localized"),
-            "TTFT predicted": number("TTFT predicted ms", format="%.0f"),
-            "TTFT observed": number("TTFT observed ms", format="%.0f"),
+            "TTFT predicted": number("TTFT predicted ms", format="%.1f"),
+            "TTFT observed": number("TTFT observed ms", format="%.1f"),
         },
     )
 

@@ -124,6 +124,8 @@ def style_sheet(p: Palette) -> str:
 [data-testid="stCaptionContainer"] {{ opacity:1; }}
 [data-testid="stCaptionContainer"] :is(p, li, code) {{ color:{p.muted}; opacity:1; }}
 .cd-strip {{ display:flex; flex-wrap:wrap; gap:.35rem .5rem; align-items:center; }}
+.cd-strip .cd-where {{ font-size:1.1rem; font-weight:620; line-height:1.35; margin:0 .3rem 0 0;
+  padding:0; color:{p.text}; white-space:nowrap; }}
 .cd-badge {{ display:inline-flex; gap:.35rem; align-items:center; padding:.12rem .55rem;
   border:1px solid {p.line}; border-radius:999px; background:{p.panel}; color:{p.text};
   font-size:.82rem; line-height:1.35; white-space:nowrap; }}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from datetime import tzinfo
 
 from core import wire
@@ -10,9 +12,8 @@ from dashboard.parts.theme import Figure, Palette, axis_title, layout, room
 from dashboard.slo.models import calibration_words
 
 HEIGHT = 300
-_SECONDS = [m * 10.0**e for e in range(-4, 3) for m in (1, 2, 5)]
-_LOG_S: Figure = {"tickvals": _SECONDS, "ticktext": [f"{s:g}" for s in _SECONDS]}
-"""Ticks of a logarithmic axis in whole numbers: the library's own leave out the leading digits."""
+DECADES_FINE = 2.5
+"""An axis over more of them has a tick each decade only: more would overlap in a narrow window."""
 
 
 def margins(view: wire.TimingsView, p: Palette) -> Figure:
@@ -92,10 +93,21 @@ def _kept(point: wire.SeriesPoint) -> float | None:
     return round(100 * min(point.good / finished, 1.0), 2) if finished > 0 else None
 
 
+def _log_ticks(values: Sequence[float]) -> Figure:
+    """Ticks of a logarithmic axis in s, in full: the library's own leave out leading digits."""
+    known = [v for v in values if v > 0]
+    decades = math.log10(max(known) / min(known)) if known else 0.0
+    steps = (1, 2, 5) if decades <= DECADES_FINE else (1,)
+    ticks = [m * 10.0**e for e in range(-6, 4) for m in steps]
+    texts = [f"{s:.6f}".rstrip("0").rstrip(".") for s in ticks]
+    return {"tickvals": ticks, "ticktext": texts}
+
+
 def calibration(c: wire.Calibration, p: Palette, colour: str) -> Figure:
     """Predicted against observed seconds, both logarithmic; on the line they agree."""
     x, y = [a for a, _ in c.points], [b for _, b in c.points]
-    low, high = min([*x, *y], default=0.01), max([*x, *y], default=1.0)
+    both = [*x, *y]
+    low, high = min(both, default=0.01), max(both, default=1.0)
     middle = [(b.low_s * b.high_s) ** 0.5 for b in c.bins]
     return {
         "data": [
@@ -121,8 +133,8 @@ def calibration(c: wire.Calibration, p: Palette, colour: str) -> Figure:
             height=HEIGHT + 20,
             margin=room(left=64),
             hovermode="closest",
-            xaxis={"type": "log", "title": axis_title(p, "predicted s"), **_LOG_S},
-            yaxis={"type": "log", "title": axis_title(p, "observed s"), **_LOG_S},
+            xaxis={"type": "log", "title": axis_title(p, "predicted s"), **_log_ticks(both)},
+            yaxis={"type": "log", "title": axis_title(p, "observed s"), **_log_ticks(both)},
             meta=calibration_words(c),
         ),
     }  # fmt: skip

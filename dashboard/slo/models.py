@@ -84,7 +84,7 @@ def attainment_rows(shares: wire.Shares, objective: float) -> list[dict[str, obj
         {
             "Tenant": tenant or "(none)",
             "Model": model,
-            "Objective": _kept_word(kept.attainment, objective),
+            "Objective": _kept_word(kept, objective),
             "Attainment": kept.attainment,
             "TTFT met": kept.met(kept.ttft_missed),
             "TBT met": kept.met(kept.tbt_missed),
@@ -97,10 +97,17 @@ def attainment_rows(shares: wire.Shares, objective: float) -> list[dict[str, obj
     ]
 
 
-def _kept_word(attainment: float | None, objective: float) -> str:
-    if attainment is None:
+def _kept_word(kept: Kept, objective: float) -> str:
+    if kept.attainment is None:
         return "○ nothing finished"
-    return "✓ kept" if attainment >= objective else "✕ missed"
+    if kept.attainment >= objective:
+        return "✓ kept"
+    return "▲ missed once" if kept.bad == 1 else "✕ missed"
+
+
+def _missed_once(kept: Kept) -> str:
+    """What is said where a single request is all that breaks the objective."""
+    return f"1 of {kept.finished} missed: too few to judge"
 
 
 def budget_left(attainment: float | None, objective: float) -> float | None:
@@ -115,9 +122,9 @@ def tiles(kept: Kept, objective: float, burn: Mapping[str, float] | None) -> lis
     found = kept.attainment
     return [
         _attainment(found, objective, kept),
-        _one_limit("TTFT within limit", kept.met(kept.ttft_missed), objective),
-        _one_limit("TBT within limit", kept.met(kept.tbt_missed), objective),
-        _budget(found, objective),
+        _one_limit("TTFT within limit", kept, kept.ttft_missed, objective),
+        _one_limit("TBT within limit", kept, kept.tbt_missed, objective),
+        _budget(kept, objective),
         _burn("Burning fast", FAST, burn),
         _burn("Burning slowly", SLOW, burn),
     ]
@@ -131,25 +138,33 @@ def _attainment(found: float | None, objective: float, kept: Kept) -> Tile:
         return Tile("Attainment", fmt.NONE, "none", "nothing finished", goal, about)
     level: Level = "ok" if found >= objective else "bad"
     word = "objective kept" if level == "ok" else "objective missed"
+    if level == "bad" and kept.bad == 1:
+        level, word = "warn", _missed_once(kept)
     return Tile("Attainment", fmt.share(found, 2), level, word, goal, about)
 
 
-def _one_limit(name: str, found: float | None, objective: float) -> Tile:
+def _one_limit(name: str, kept: Kept, missed: int, objective: float) -> Tile:
     about = "Finished requests within this limit, whatever the other one says."
+    found = kept.met(missed)
     if found is None:
         return Tile(name, fmt.NONE, "none", "nothing finished", "", about)
     level: Level = "ok" if found >= objective else "bad"
     word = "kept" if level == "ok" else "missed too often"
+    if level == "bad" and missed == 1:
+        level, word = "warn", _missed_once(kept)
     return Tile(name, fmt.share(found, 2), level, word, "of the finished", about)
 
 
-def _budget(found: float | None, objective: float) -> Tile:
+def _budget(kept: Kept, objective: float) -> Tile:
     about = "Of the misses and failures that the objective allows in this window."
+    found = kept.attainment
     left = budget_left(found, objective)
     if left is None:
         return Tile("Error budget left", fmt.NONE, "none", "nothing finished", "", about)
     level: Level = "bad" if left <= 0 else "warn" if left < 0.25 else "ok"
     word = {"bad": "used up", "warn": "nearly used up", "ok": "left"}[level]
+    if level == "bad" and kept.bad == 1:
+        level, word = "warn", _missed_once(kept)
     sub = f"{fmt.share(1 - objective, 2)} may miss; {fmt.share(1 - (found or 0), 2)} did"
     return Tile("Error budget left", fmt.share(left), level, word, sub, about)
 

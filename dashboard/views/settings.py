@@ -27,7 +27,7 @@ def main(_state: wire.FleetState) -> None:
     acting.told()
     reader = session.user()
     heading("You", "what the service takes this browser for")
-    who = reader.name or "Nobody is signed in; this browser reads as"
+    who = f"{reader.name}," if reader.name else "Nobody is signed in; this browser reads as"
     st.write(f"{who} {sm.ROLES.get(reader.role, 'nobody in particular')}")
     with part("Saved views"):
         views_section()

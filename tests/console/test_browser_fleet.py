@@ -105,6 +105,10 @@ def test_a_hot_prefix_is_followed_to_its_replicas(plain: Watched, stack: Stack, 
     holders = {h["node"] for h in stack.get(f"/cache/prefixes/{key}")["holders"]}
     assert node in holders
     expect(page.get_by_text("Hottest prefixes it holds")).to_be_visible()
+    go(page, "", "Nodes")  # from one of them to all, though it is the page that is open
+    expect(page.get_by_text("those that take no requests first")).to_be_visible()
+    expect(page).to_have_url(re.compile(r"/nodes$"))
+    expect(page).to_have_title("Nodes · Conductor")
     plain.check()
 
 

@@ -61,8 +61,14 @@ async def test_monitors_say_where_hits_fall(pair):
 async def test_an_alert_fires_is_acknowledged_and_resolves(pair):
     async with gateway(*(e.spec() for e in pair)) as w:
         service, now = w.service, w.service.clock.now()
-        for n in range(100):
-            service.monitoring.ended(now, bad=n % 2 == 0, error=False)
+        for n in range(30):
+            service.monitoring.ended(now, bad=n == 7, error=False)
+        service.monitoring.sample()
+        found = await ask(w, "/alerts", wire.AlertList)
+        burns = {a.name: a.state for a in found.alerts if a.name.startswith("slo_burn")}
+        assert set(burns.values()) == {"inactive"}, burns  # one bad request is no reason
+        for n in range(70):
+            service.monitoring.ended(now, bad=n < 49, error=False)
         service.monitoring.sample()
         found = await ask(w, "/alerts", wire.AlertList)
         burn = next(a for a in found.alerts if a.name == "slo_burn_fast")

@@ -241,6 +241,9 @@ def test_maintenance_goes_on_when_the_database_is_back(tmp_path):
     migrate.upgrade(url)
     wait_for(lambda: upkeep.upkeep().rolled_at_s > 0, 60.0)
     wait_for(lambda: rows(url, "SELECT count(*) FROM replicas") == [(1,)])
+    wait_for(lambda: not upkeep.upkeep().last_error)  # of then, not of ever
+    work = upkeep.upkeep().work
+    assert work["alive"].runs > work["alive"].failures > 0 and work["roll_up"].runs > 0
     upkeep.close()
     assert rows(url, "SELECT count(*) FROM replicas WHERE stopped_us IS NOT NULL") == [(1,)]
 

@@ -1,5 +1,7 @@
 """Nodes joining, changing and leaving: every structure follows."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from fleet_cases import (
@@ -14,9 +16,11 @@ from fleet_cases import (
     spec,
 )
 
+from core.clock import ManualClock
 from core.domain import Health, NodeId, OutcomeKind, Role, Telemetry, Trust
 from core.errors import Conflict, Invalid, NotFound
 from core.fleet.trust import Signal
+from core.recording import record_telemetry
 from core.roster import check_spec, node_cost
 
 A, B = NodeId("a"), NodeId("b")
@@ -149,6 +153,25 @@ def test_learned_capacity_and_block_size_become_part_of_the_node():
     c.telemetry(A, Telemetry(kv_capacity_tokens=5000, block_size=32, running=3), 2.0)
     assert c.fleet.version == version
     assert c.fleet.running[0] == 3
+
+
+def test_readings_are_recorded_with_the_counters_of_the_engine():
+    class Kept:
+        rows: ClassVar = []
+
+        def telemetry(self, node, _at, reading):
+            self.rows.append((node, reading))
+
+    c, clock, recorder = conductor(spec("a"), spec("b")), ManualClock(1.0), Kept()
+    told = Telemetry(running=3, kv_usage=0.25, prompt_tokens_total=900.0, cached_tokens_total=300.0)
+    c.telemetry(A, told, 1.0)
+    record_telemetry(c, recorder, clock)
+    (node, kept), *rest = recorder.rows
+    assert (node, rest) == (A, [])  # the other one has told nothing
+    assert (kept.running, kept.kv_usage) == (3, 0.25)
+    assert (kept.prompt_tokens_total, kept.cached_tokens_total) == (900.0, 300.0)
+    c.remove(A, 2.0)
+    assert c.reading(A) == Telemetry()
 
 
 def test_a_new_block_size_empties_the_nodes_index():

@@ -17,7 +17,7 @@ from core import gateway, wire
 from dashboard import live as live_module
 from dashboard import session
 from dashboard.api import feed as feed_module
-from dashboard.api.client import AdminClient, Unreachable
+from dashboard.api.client import AdminClient, Refused, Unreachable
 from dashboard.api.feed import Feed
 from dashboard.api.lenders import LENT_S, REFUSED_S, Lenders
 from dashboard.launch import URL_VARIABLE
@@ -178,6 +178,27 @@ def test_a_revoked_token_sees_nothing_more_and_the_others_notice_nothing(
     with pytest.raises(Unreachable, match="not known"):
         ann.kept(object)
     assert bob.kept(object) is answer
+
+
+def test_who_shows_no_token_is_asked_about_by_address(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a trusted proxy a far reader without a token is nobody, and is shown the way in."""
+    asked: list[str] = []
+
+    def whoami(client: AdminClient, **_: object) -> wire.WhoAmI:
+        asked.append(client._http.headers.get("x-forwarded-for", ""))
+        if asked[-1] == "10.0.0.9":
+            raise Refused(401, wire.ErrorDetail(message="sign in", type="unauthorized", code="x"))
+        return wire.WhoAmI(name="anonymous", role="viewer", kind="anonymous", anonymous=True)
+
+    monkeypatch.setattr(AdminClient, "whoami", whoami)
+    far, near = Browser(monkeypatch, "", "10.0.0.9"), Browser(monkeypatch, "", "")
+    with far.run():
+        assert session.must_sign_in()
+    with near.run():
+        assert not session.must_sign_in() and session.user().role == "viewer"
+    assert asked == ["10.0.0.9", ""]
 
 
 def test_a_page_left_open_gives_way_to_the_way_in_once_its_token_is_refused(

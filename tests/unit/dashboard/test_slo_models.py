@@ -83,6 +83,19 @@ def test_the_error_budget(missed: int, left: float, level: str) -> None:
     assert tile.level == level
 
 
+@pytest.mark.parametrize(
+    ("finished", "missed", "level", "word"),
+    [(77, 1, "warn", "▲ missed once"), (77, 2, "bad", "✕ missed"), (200, 1, "ok", "✓ kept")],
+)
+def test_one_missed_request_of_a_few_is_too_few_to_judge(
+    finished: int, missed: int, level: str, word: str
+) -> None:
+    found = shares(share(finished=finished, slo_missed=missed, ttft_missed=missed))
+    tiles = sm.tiles(sm.total(found), 0.99, None)
+    assert [t.level for t in tiles[:4]] == [level, level, "ok", level]
+    assert [r["Objective"] for r in sm.attainment_rows(found, 0.99)] == [word]
+
+
 def test_burn_rates_alarm_only_where_both_windows_do() -> None:
     def levels(**burn: float) -> list[str]:
         return [t.level for t in sm.tiles(sm.Kept(), 0.99, {k[1:]: v for k, v in burn.items()})[4:]]

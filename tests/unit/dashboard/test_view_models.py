@@ -76,6 +76,14 @@ def test_latency_tiles_compare_with_the_limit(p99: float, level: str, word: str)
     assert (tile.level, tile.word.split(",")[0]) == (level, word)
 
 
+def test_the_slowest_of_a_few_requests_is_no_reason_for_an_alarm() -> None:
+    def level(count: int, p90: float) -> str:
+        q = wire.Quantiles(count=count, mean=0.5, p50=0.5, p90=p90, p99=3.0)
+        return vm.tiles(state(node("a"), ttft_s=q))[1].level
+
+    assert [level(42, 0.9), level(42, 2.5), level(100, 0.9)] == ["warn", "bad", "bad"]
+
+
 def test_tiles_without_any_measurement_show_dashes_not_zeros() -> None:
     values = [tile.value for tile in vm.tiles(state())]
     assert values == ["0/s", "-", "-", "-", "-", "-"]
