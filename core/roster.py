@@ -333,7 +333,7 @@ class Roster:
         if self.learn:
             self.calibration.observe(r, outcome, self._current(d))
         stands = self.fleet.cells.generation[d.prefill_slot] == d.prefill_generation
-        if d.fetch_from is not None or not stands:
+        if d.fetch_from is not None or not stands or r.unsplit:
             return
         reported = outcome.cached_tokens if r.cached_tokens is None else r.cached_tokens
         slack = self.fleet.fixed.block_size[d.prefill_slot]

@@ -275,6 +275,21 @@ def error_text(found: Mapping[str, Any]) -> str:
     return message if isinstance(message, str) else str(message)
 
 
+def is_openai_error(body: bytes) -> bool:
+    """Whether an error answer has OpenAI's shape, nested under `error`."""
+    return isinstance(parse_object(body).get("error"), Mapping)
+
+
+def error_details(body: bytes) -> tuple[str, str | None]:
+    """(code, param) of a flat error object, for an answer in OpenAI's shape."""
+    found = parse_object(body)
+    code, param = found.get("type"), found.get("param")
+    named = isinstance(code, str) and code
+    return str(code)[:64] if named else "engine_error", (
+        param[:256] if isinstance(param, str) else None
+    )
+
+
 def connectable(endpoint: str, *, host: str) -> str | None:
     """A ZMQ bind address as an address to connect to; None where that cannot work.
 

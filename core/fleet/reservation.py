@@ -63,6 +63,9 @@ class Reservation(msgspec.Struct, eq=False):
     prefilled_s: float | None = None
     alone: bool = False
     """Whether the prefill has had its node's queue to itself so far."""
+    unsplit: bool = False
+    """Placed on two nodes, but the decode node does all of it: what is reported says nothing of
+    the prefill node's cache and pace."""
     batch_seen: float = 0.0
     """Size of the decode batch with this request, when it joined."""
     kv_seen: float = 0.0

@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from core.domain import NodeId, NodeSpec, Outcome, OutcomeKind
-from core.engines.base import EngineAdapter, Flow, Usage
+from core.engines.base import (
+    EngineAdapter,
+    Flow,
+    Usage,
+    error_details,
+    is_openai_error,
+)
 from core.errors import EngineBroken, EngineFault, EngineTimeout
 from core.gateway import errors, pairing, passing, pipelining
-from core.gateway.exchange import Exchange
+from core.gateway.exchange import JSON, Exchange
 from core.gateway.failure import AttemptFailed, EngineAnswer, Retry
 from core.gateway.flights import Flight, Interrupt
 from core.gateway.headers import request_headers, response_headers
@@ -56,6 +62,8 @@ class Attempt:
         self.working: NodeId = held.decision.prefill
         self.also: tuple[NodeId, ...] = ()
         """Nodes besides the working one whose death ends the wait."""
+        self.refusal: tuple[EngineAnswer, EngineAdapter] | None = None
+        """What the other node of a pair answered in the place of its part of the work."""
         self._adapter: EngineAdapter | None = None
         self._arrived_s = arrived_s
         self.observer: StreamObserver | None = None
@@ -92,6 +100,7 @@ class Attempt:
         if self.decision.disaggregated and fleet.has(self.decision.decode) and self.intake.prompt:
             # This request cannot be split; the decode node serves it whole.
             node = fleet.spec(self.decision.decode)
+            self.held.reservation.unsplit = True
         return await self._on_one_node(node)
 
     def _flow(self, prefill: NodeSpec) -> Flow:
@@ -167,25 +176,36 @@ class Attempt:
 
     async def pass_error(self, answer: Answer, adapter: EngineAdapter) -> Outcome:
         """Pass an engine's error answer on, unless another node may do better."""
-        body, _ = await answer.read_all(ERROR_BYTES_MAX)
-        kind = adapter.classify(answer.status, body)
-        text = adapter.error_message(body) or f"the engine answered {answer.status}"
-        outcome = self.outcome(kind, answer.status, error=text)
-        if adapter.is_retryable(answer.status, body):
+        return await self._refused(await self.kept(answer, adapter), adapter)
+
+    async def _refused(self, kept: EngineAnswer, adapter: EngineAdapter) -> Outcome:
+        kind = adapter.classify(kept.status, kept.body)
+        text = adapter.error_message(kept.body) or f"the engine answered {kept.status}"
+        outcome = self.outcome(kind, kept.status, error=text)
+        if adapter.is_retryable(kept.status, kept.body):
             raise AttemptFailed(
                 outcome,
                 retry=Retry.BUDGETED,
                 suspects=self.suspects(),
                 fault=EngineBroken(text),
-                answer=self._kept(answer, body),
+                answer=kept,
             )
-        await self._kept(answer, body).pass_on(self.exchange)
+        await kept.pass_on(self.exchange)
         return outcome
 
-    def _kept(self, answer: Answer, body: bytes) -> EngineAnswer:
+    async def kept(self, answer: Answer, adapter: EngineAdapter) -> EngineAnswer:
+        """An engine's error answer, as a client of OpenAI's API reads it."""
+        raw, _ = await answer.read_all(ERROR_BYTES_MAX)
+        headers, body = answer.headers, raw
+        if not is_openai_error(raw):
+            text = adapter.error_message(raw) or f"the engine answered {answer.status}"
+            code, param = error_details(raw)
+            body = errors.error_body(answer.status, text, code=code, param=param)
+            headers = [JSON, *(pair for pair in headers if pair[0] != b"content-type")]
         length = (b"content-length", b"%d" % len(body))
-        headers = response_headers(answer.headers, [length, *self.our_headers()])
-        return EngineAnswer(answer.status, headers, body)
+        return EngineAnswer(
+            answer.status, response_headers(headers, [length, *self.our_headers()]), body
+        )
 
     async def head(
         self,
@@ -225,6 +245,8 @@ class Attempt:
         if why is Interrupt.CLIENT_STALLED:
             self.exchange.cut()
             return self.outcome(OutcomeKind.CLIENT_ABORT, error="the client stopped reading")
+        if why is Interrupt.NODE_DEAD and self.refusal is not None:
+            return await self._refused(*self.refusal)
         if why is Interrupt.NODE_DEAD:
             dead = self._dead()
             gone = NodeGone(f"node {', '.join(sorted(dead))} was declared dead")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import numpy as np
 import orjson
 
 from core.conductor import Conductor
@@ -25,6 +26,10 @@ from core.slo_classes import class_limits
 OUTPUT_TOKENS_DEFAULT = 256
 _NAME_MAX = 256
 _SIZES_MAX = 4_096
+ROOM_MAX = 1 << 30
+"""Prompt tokens that a node takes which tells no limit."""
+BYTES_PER_TOKEN_MOST = 16
+"""No text has fewer tokens than one for so many of its bytes."""
 _USAGE = b',"stream_options":{"include_usage":true}}'
 
 
@@ -73,6 +78,7 @@ class Names:
         self._version = -1
         self._names: dict[str, tuple[str, str]] = {}
         self._sizes: dict[tuple[str, str], tuple[int, ...]] = {}
+        self._rooms: dict[tuple[str, str], int] = {}
 
     def table(self) -> Mapping[str, tuple[str, str]]:
         """All served names."""
@@ -84,7 +90,7 @@ class Names:
                 names.update({name: (base, name) for name, base in spec.adapters.items()})
             for spec in fleet.nodes():
                 names.update({name: (name, "") for name in spec.models})
-            self._names, self._sizes = names, {}
+            self._names, self._sizes, self._rooms = names, {}, {}
         return self._names
 
     def block_sizes(self, base: str, adapter: str) -> tuple[int, ...]:
@@ -95,6 +101,19 @@ class Names:
             found = self._conductor.block_sizes(base, adapter)
             if len(self._sizes) < _SIZES_MAX:
                 self._sizes[base, adapter] = found
+        return found
+
+    def room(self, base: str, adapter: str) -> int:
+        """Tokens of the longest prompt that any node of the model takes; ROOM_MAX without any."""
+        self.table()
+        found = self._rooms.get((base, adapter))
+        if found is None:
+            fleet = self._conductor.fleet
+            most = np.minimum(fleet.context_max - 1, fleet.kv_capacity)
+            rows = most[fleet.serves_model(base, adapter)]
+            found = int(min(rows.max(initial=0.0), ROOM_MAX)) or ROOM_MAX
+            if len(self._rooms) < _SIZES_MAX:
+                self._rooms[base, adapter] = found
         return found
 
     def resolve(self, served: str) -> tuple[str, str]:
@@ -145,14 +164,14 @@ async def take_in(
     keys = await prompt_keys(
         prompt,
         base,
-        block_sizes=names.block_sizes(base, adapter),
+        block_sizes=names.block_sizes(base, adapter) if _can_reuse(body) else (),
         adapter=adapter,
         salt=salt if isinstance(salt, str) else "",
     )
     request = Request(
         id=RequestId(exchange.request_id),
         model=base,
-        prompt_tokens=prompt.length,
+        prompt_tokens=_length(prompt, names.room(base, adapter)),
         keys=keys,
         output_tokens_expected=lengths.expected(base, output_cap(body)),
         adapter=adapter,
@@ -169,6 +188,22 @@ async def take_in(
         request=request,
         adds_usage=ask_usage and stream and not body.get("stream_options") and _can_add(body),
     )
+
+
+def _can_reuse(body: Mapping[str, Any]) -> bool:
+    """Whether an engine reads its cache for the request. For the log-probabilities of a prompt's
+    own tokens vLLM and SGLang compute all of it: a match would promise what nobody keeps."""
+    if body.get("prompt_logprobs") is not None:
+        return False
+    return not (body.get("echo") and body.get("logprobs") is not None)
+
+
+def _length(prompt: Prompt, room: int) -> int:
+    """Tokens to schedule by. A guess at a text's length makes it too long for every node only
+    where it is so for sure: whether it fits is else for the engine to say."""
+    if prompt.exact:
+        return prompt.length
+    return max(min(prompt.length, room), prompt.text_bytes // BYTES_PER_TOKEN_MOST)
 
 
 def _compact(body: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,12 @@ CLOSED_PATHS = frozenset(
     }
 )
 """Engine management and telemetry under /v1: not for clients of the fleet."""
+_PATH = re.compile(r"/v1(/(?!\.{1,2}(/|$))[A-Za-z0-9._~!$&'()*+,;=:@-]+)+/?")
+"""Paths that mean the same to everybody: no step up, nothing that is decoded a second time, no
+second query. Whatever else is asked for, an engine could read as one of its other routes."""
 _BYTES_PER_TOKEN = 4
+UPLOAD_TOKENS_MAX = 1_500
+"""What a body that is no JSON counts for: a sound or a picture, whose bytes are no text."""
 
 
 async def models(service: Service, exchange: Exchange, _: Flight) -> None:
@@ -70,6 +76,8 @@ def model_list(service: Service) -> list[dict[str, Any]]:
 async def passthrough(service: Service, exchange: Exchange, flight: Flight) -> None:
     """Any other /v1 route: to the least busy node that serves the model, unread."""
     arrived_s = service.clock.now()
+    if not _PATH.fullmatch(exchange.path):
+        raise BadRequest("the path is not one that is passed on to engines", field="path")
     if exchange.path.rstrip("/") in CLOSED_PATHS:
         raise Forbidden("this route manages engines and is not open to clients", field="path")
     raw = await read_body(service, exchange, flight)
@@ -81,7 +89,7 @@ async def passthrough(service: Service, exchange: Exchange, flight: Flight) -> N
     request = Request(
         id=RequestId(exchange.request_id),
         model=base,
-        prompt_tokens=max(len(raw) // _BYTES_PER_TOKEN, 1),
+        prompt_tokens=_tokens(raw, body, service.names.room(base, adapter)),
         output_tokens_expected=0,
         adapter=adapter,
         **identity(exchange, body or {}, base, service.conductor.tunables.slo.classes),
@@ -97,6 +105,12 @@ async def passthrough(service: Service, exchange: Exchange, flight: Flight) -> N
         request=request,
     )
     await serve(service, exchange, flight, intake, arrived_s=arrived_s)
+
+
+def _tokens(raw: bytes, body: Mapping[str, Any] | None, room: int) -> int:
+    """What the body counts for as load: a guess, which must not make it too long for every node."""
+    most = UPLOAD_TOKENS_MAX if body is None else room
+    return max(min(len(raw) // _BYTES_PER_TOKEN, most, room), 1)
 
 
 def _json_or_none(exchange: Exchange, raw: bytes) -> dict[str, Any] | None:

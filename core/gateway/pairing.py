@@ -3,7 +3,8 @@
 Two steps (vLLM, NIXL): the prefill node computes the prompt and answers with transfer
 parameters; the decode node gets the client's request with them. The parameters are good for one
 use, so every retry prefills again. Paired (SGLang): both nodes get the same request at once and
-meet by a room number; the answer comes from the decode node.
+meet by a room number; the answer comes from the decode node. Where the prefill node refuses its
+part, its answer is the client's: the decode node would wait in vain.
 """
 
 from __future__ import annotations
@@ -78,9 +79,10 @@ async def _other_leg(attempt: Attempt, prefill: NodeSpec, body: bytes) -> None:
     url = prefill.url.rstrip("/") + attempt.exchange.path
     try:
         with await service.upstream.send("POST", url, body, headers) as answer:
-            text, _ = await answer.read_all(service.limits.answer_bytes_max)
             if answer.status >= 400:
+                attempt.refusal = await attempt.kept(answer, adapter), adapter
                 raise EngineBroken(f"the prefill node answered {answer.status}")
+            text, _ = await answer.read_all(service.limits.answer_bytes_max)
             usage = adapter.usage(parse_object(text))
             attempt.held.reservation.prefill_done(service.clock.now(), cached_tokens=usage.cached)
             attempt.cached_tokens = usage.cached

@@ -1,5 +1,5 @@
-"""uvicorn's HTTP protocol with what it leaves out: a deadline and a size for request heads, and
-a way for the application to drop a connection whose client does not read."""
+"""uvicorn's HTTP protocol with what it leaves out: a deadline and a size for request heads, a
+way for the application to drop a connection whose client does not read, and our form of errors."""
 
 from __future__ import annotations
 
@@ -70,6 +70,17 @@ class GatewayProtocol(HttpToolsProtocol):
         self._heading = False
         self._head_bytes = 0
         super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no HTTP request."""
+        self._refuse(400, msg, "invalid_request_error")
+
+    def _should_upgrade(self) -> bool:
+        """Never: no route speaks WebSocket, and a request may be answered without the upgrade."""
+        return False
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing to warn of."""
 
     def _watch_head(self) -> None:
         if self._heading and self._head_timer is None:

@@ -7,7 +7,7 @@ a reservation that would have to wait is refused with 429 `no_room` and a Retry-
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 import orjson
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+Tokens = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
 _FIELDS = ("reserve", "ttl_s", "explain", "exclude")
 
 
@@ -45,14 +47,14 @@ class Report(msgspec.Struct, kw_only=True):
     """What the owner of a reservation saw; all optional."""
 
     kind: Literal["ok", "engine_error", "timeout", "refused"] = "ok"
-    ttft_s: float | None = None
-    tbt_s: float | None = None
-    tpot_s: float | None = None
-    e2e_s: float | None = None
-    prompt_tokens: int | None = None
-    cached_tokens: int | None = None
-    output_tokens: int | None = None
-    status: int | None = None
+    ttft_s: Seconds | None = None
+    tbt_s: Seconds | None = None
+    tpot_s: Seconds | None = None
+    e2e_s: Seconds | None = None
+    prompt_tokens: Tokens | None = None
+    cached_tokens: Tokens | None = None
+    output_tokens: Tokens | None = None
+    status: Annotated[int, msgspec.Meta(ge=100, le=599)] | None = None
     error: str = ""
     failed_node: str | None = None
 
@@ -61,7 +63,7 @@ class Progress(msgspec.Struct, kw_only=True):
     """Where a reserved request stands: its load moves from prefill to decode."""
 
     phase: Literal["prefill_done", "first_token"]
-    cached_tokens: int | None = None
+    cached_tokens: Tokens | None = None
 
 
 async def schedule(service: Service, exchange: Exchange, flight: Flight) -> None:
@@ -78,6 +80,7 @@ async def schedule(service: Service, exchange: Exchange, flight: Flight) -> None
     )
     assert intake.body is not None
     options = _typed({k: intake.body[k] for k in _FIELDS if k in intake.body}, Options)
+    life_s = _life_s(service, options.ttl_s)
     if options.reserve:
         service.elsewhere.check_room()
     request = intake.without(frozenset(NodeId(n) for n in options.exclude))
@@ -93,7 +96,8 @@ async def schedule(service: Service, exchange: Exchange, flight: Flight) -> None
     if exchange.caller is not None:
         answer["cache_salt"] = exchange.caller.cache_salt
     if options.reserve:
-        answer["expires_in_s"] = _reserve(service, decided, options.ttl_s)
+        answer["expires_in_s"] = life_s
+        service.elsewhere.keep(service.hold(decided), service.clock.now() + life_s)
     await exchange.answer(200, orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY))
 
 
@@ -114,19 +118,22 @@ async def report(service: Service, exchange: Exchange, flight: Flight) -> None:
     elif act == "progress":
         step = _typed(fields, Progress)
         reservation = service.elsewhere.get(decision).reservation
-        reservation.prefill_done(service.clock.now(), cached_tokens=step.cached_tokens)
+        now = service.clock.now()
+        reservation.prefill_done(now, cached_tokens=step.cached_tokens)
+        if step.phase == "first_token":
+            reservation.first_token(now)
+        service.waiting.stir()
     else:
         raise NotFound("the acts are complete, abort and progress", field="path")
     await exchange.answer(200, b'{"ok":true}')
 
 
-def _reserve(service: Service, decision: Decision, ttl_s: float | None) -> float:
+def _life_s(service: Service, ttl_s: float | None) -> float:
+    """Of a reservation; BadRequest before anything is decided."""
     limit = service.limits.reservation_ttl_s
     if ttl_s is not None and not 0 < ttl_s <= limit:
         raise BadRequest(f"must be above 0 and at most {limit:g} s", field="ttl_s")
-    life_s = ttl_s or limit
-    service.elsewhere.keep(service.hold(decision), service.clock.now() + life_s)
-    return life_s
+    return ttl_s or limit
 
 
 def _decision(service: Service, d: Decision, *, exact: bool) -> dict[str, Any]:

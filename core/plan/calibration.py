@@ -59,6 +59,7 @@ class Calibration:
         fits = self._fits.get(d.prefill) if d.prefill_slot in current else None
         cached = outcome.cached_tokens if r.cached_tokens is None else r.cached_tokens
         comparable = r.alone and d.fetch_from is None and r.prefilled_s is not None
+        comparable = comparable and not r.unsplit
         if fits and comparable and cached is not None:
             assert r.prefilled_s is not None
             length = outcome.prompt_tokens or d.request.prompt_tokens

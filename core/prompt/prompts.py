@@ -25,6 +25,8 @@ TEXT_SALT = "text:"
 """Prefix of the salt of keys over text: they never equal keys over token ids."""
 BYTES_PER_TOKEN = 4.0
 """First guess, until engines report prompt lengths."""
+MEDIA_TOKENS = 1_024
+"""A picture or a sound among the messages, where only its bytes are known: they are no text."""
 SLICE_TOKENS = 65_536
 """Tokens hashed before the event loop gets a turn."""
 _CHAT_FIELDS = (
@@ -144,7 +146,7 @@ class Prompts:
                 return self._exact(ids, body, "local")
         fields = {"messages": messages, "add_generation_prompt": True}
         fields |= {k: body[k] for k in _CHAT_FIELDS if body.get(k) is not None}
-        return await self._remote(fields, body, text, model, served)
+        return await self._remote(fields, body, text, model, served, media=media_sizes(messages))
 
     async def _text(self, prompt: str, body: Mapping[str, Any], model: str, served: str) -> Prompt:
         local = self.tokenizer(model)
@@ -188,15 +190,16 @@ class Prompts:
         text: bytes,
         model: str,
         served: str,
+        media: Sequence[int] = (),
     ) -> Prompt:
         if self.remote is None or model in self._approximate:
-            return self._by_text(text, model)
+            return self._by_text(text, model, media)
         key = f"{served}\0{xxhash.xxh3_128_hexdigest(orjson.dumps(fields))}"
         ids = self._remote_cache.get(key)
         if ids is None:
             ids = await self._ask(served, fields)
             if ids is None:
-                return self._by_text(text, model)
+                return self._by_text(text, model, media)
             self._remote_cache.put(key, ids)
         return self._exact(ids, body, "engine")
 
@@ -216,15 +219,18 @@ class Prompts:
         ids = _cut(ids, body)
         return Prompt(tokens=ids, length=len(ids), exact=True, source=source)
 
-    def _by_text(self, text: bytes, model: str) -> Prompt:
+    def _by_text(self, text: bytes, model: str, media: Sequence[int] = ()) -> Prompt:
+        """media: bytes of each part of `text` that is none."""
         self.counts["text"] += 1
-        guess = round(len(text) / self._ratio.get(model, BYTES_PER_TOKEN))
+        written = max(len(text) - sum(media), 0)
+        guess = round(written / self._ratio.get(model, BYTES_PER_TOKEN))
         return Prompt(
             tokens=text_words(text),
-            length=max(guess, 1),
+            length=max(guess, 1) + MEDIA_TOKENS * len(media),
             exact=False,
             source="text",
-            text_bytes=len(text),
+            # With media there is no telling what the text's part of the engine's count was.
+            text_bytes=0 if media else written,
         )
 
 
@@ -250,6 +256,26 @@ def chat_text(messages: Sequence[Any], tools: Any = None) -> bytes:
     """A conversation as bytes such that a longer one begins with the shorter one's bytes."""
     head = orjson.dumps(tools) if tools else b""
     return head + orjson.dumps(messages)[:-1]
+
+
+def media_sizes(messages: Sequence[Any]) -> list[int]:
+    """Characters of each content part that is no text: a picture's or a sound's data."""
+    contents = (m.get("content") for m in messages if isinstance(m, Mapping))
+    return [
+        _characters(part)
+        for content in contents
+        if isinstance(content, list)
+        for part in content
+        if isinstance(part, Mapping) and part.get("type") != "text"
+    ]
+
+
+def _characters(value: Any, depth: int = 3) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping) and depth:
+        return sum(_characters(v, depth - 1) for v in value.values())
+    return 0
 
 
 def text_words(text: bytes) -> Tokens:

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from gateway_world import MODEL, PATIENT, Engine, engines, gateway, until
 
-from core.domain import OutcomeKind
+from core.domain import EngineKind, Health, NodeId, NodeSpec, OutcomeKind, Role
 from core.tunables import Tunables
 
 ASK = {"model": MODEL, "max_tokens": 6, "temperature": 0}
@@ -309,11 +309,10 @@ def http(body: bytes, *, status: str = "200 OK", extra: str = "") -> bytes:
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
-async def blind(w, engine: Recording) -> None:
+async def blind(w, server: Recording, *, id: str = "rec", **more) -> None:
     """Register a node that nobody probes and call it healthy."""
-    from core.domain import EngineKind, Health, NodeId, NodeSpec
-
-    spec = NodeSpec(id=NodeId("rec"), url=engine.url, engine=EngineKind.VLLM, models=("m",))
+    fields = {"engine": EngineKind.VLLM, "models": ("m",), **more}
+    spec = NodeSpec(id=NodeId(id), url=server.url, **fields)
     now = w.service.clock.now()
     w.service.conductor.register(spec, now)
     w.service.conductor.set_health(spec.id, Health.HEALTHY, now)
@@ -374,6 +373,111 @@ async def test_other_routes_go_to_the_least_busy_node_unread():
         assert len(w.sink.decisions) == 2
 
 
+ODD_PATHS = (
+    "/v1/../metrics",
+    "/v1/%2e%2e/reset_prefix_cache",
+    "/v1/..%2fsleep",
+    "/v1/x/../../metrics",
+    "/v1/./load_lora_adapter",
+    "/v1//load_lora_adapter",
+    "/v1/load_lora_adapter%23",
+    "/v1/load_lora_adapter%3Fa=b",
+    "/v1/lo%2561d_lora_adapter",
+    "/v1/a%5cb",
+    "/v1/a%00b",
+    "/v1/%ff",
+)
+
+
+async def test_no_path_reaches_what_engines_keep_for_their_operators():
+    async with Recording(http(b"{}")) as engine, gateway() as w:
+        await blind(w, engine)
+        host, port = w.url.removeprefix("http://").split(":")
+        for path in ODD_PATHS:
+            reader, writer = await asyncio.open_connection(host, int(port))
+            head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+            writer.write(head.encode())
+            answer = await asyncio.wait_for(reader.read(), 10)
+            writer.close()
+            assert answer.startswith(b"HTTP/1.1 400"), (path, answer)
+            assert b'"param":"path"' in answer
+        assert engine.paths == []
+
+
+async def test_names_in_paths_reach_the_engine_as_they_are():
+    async with Recording(http(b"{}", extra="connection: close\r\n")) as engine, gateway() as w:
+        await blind(w, engine)
+        for path in ("/v1/files/a.b-c_d:e@f", "/v1/responses/resp_1/cancel", "/v1/rerank/"):
+            async with w.client.get(f"{w.url}{path}?x=%2e%2e") as answer:
+                assert answer.status == 200
+        assert [head.split()[1].split("?")[0] for head in engine.paths] == [
+            "/v1/files/a.b-c_d:e@f",
+            "/v1/responses/resp_1/cancel",
+            "/v1/rerank/",
+        ]
+
+
+async def test_a_guess_at_a_length_refuses_nobody():
+    """Uploads, lists of inputs and pictures are no prompt of a quarter of their bytes."""
+    async with Recording(http(b"{}", extra="connection: close\r\n")) as engine, gateway() as w:
+        await blind(w, engine, context_tokens_max=8_192, kv_capacity_tokens=100_000)
+        sound = {"content-type": "multipart/form-data; boundary=x"}
+        url, voice = f"{w.url}/v1/audio/transcriptions", b"\xff" * 4_000_000
+        async with w.client.post(url, data=io.BytesIO(voice), headers=sound) as answer:
+            assert answer.status == 200, await answer.text()
+        many = {"model": "m", "input": ["word " * 400] * 200}
+        assert (await post(w, w.url, "/v1/embeddings", many))[0].status == 200
+        picture = {"type": "image_url", "image_url": {"url": "data:," + "A" * 900_000}}
+        text = {"type": "text", "text": "what is this?"}
+        chat = {"model": "m", "messages": [{"role": "user", "content": [text, picture]}]}
+        answer, body = await post(w, w.url, "/v1/chat/completions", chat)
+        assert answer.status == 200, body
+        words = {"model": "m", "prompt": "easily " * 6_000}  # a quarter of 42,000 is above 8,192
+        assert (await post(w, w.url, "/v1/completions", words))[0].status == 200
+        surely = {"model": "m", "prompt": "easily " * 100_000}
+        answer, body = await post(w, w.url, "/v1/completions", surely)
+        assert (answer.status, json.loads(body)["error"]["code"]) == (400, "context_too_long")
+        await w.settled()
+        upload, inputs, seen, guessed, _ = [d.prompt_tokens for d in w.sink.decisions]
+        assert (upload, inputs, guessed) == (1_500, 8_191, 8_191)
+        assert 1_024 < seen < 1_100
+
+
+async def test_what_an_engine_computes_anew_is_not_promised_from_its_cache():
+    """Log-probabilities of the prompt: engines read no cache for them."""
+    async with Recording(http(b"{}", extra="connection: close\r\n")) as engine, gateway() as w:
+        await blind(w, engine, block_size=16, kv_capacity_tokens=100_000)
+        ask = {"model": "m", "prompt": list(range(400))}
+        for more in ({}, {}, {"prompt_logprobs": 1}, {"echo": True, "logprobs": 0}, {"echo": True}):
+            assert (await post(w, w.url, "/v1/completions", {**ask, **more}))[0].status == 200
+        await w.settled()
+        assert [d.match_tokens for d in w.sink.decisions] == [0, 384, 0, 0, 384]
+
+
+FLAT = b'{"object":"error","message":"Input is too long\\n  File \\"/srv/a.py\\", line 3, in f",'
+FLAT += b'"type":"BadRequestError","param":"prompt","code":400}'
+
+
+SAID = (
+    (FLAT, "Input is too long", "BadRequestError", "prompt"),
+    (b'{"detail":"Not Found"}', "Not Found", "engine_error", None),
+    (b"upstream went away", "the engine answered 400", "engine_error", None),
+)
+
+
+async def test_errors_in_another_shape_are_put_into_openais():
+    async with Recording(b"") as engine, gateway() as w:
+        await blind(w, engine, engine=EngineKind.SGLANG)
+        for said, message, code, param in SAID:
+            engine.answer = http(said, status="400 Bad", extra="connection: close\r\n")
+            answer, body = await post(w, w.url, "/v1/completions", {"model": "m", "prompt": [1, 2]})
+            assert (answer.status, answer.content_type) == (400, "application/json")
+            error = json.loads(body)["error"]
+            assert (error["message"], error["code"], error["param"]) == (message, code, param)
+            assert error["type"] == "invalid_request_error"
+            assert answer.headers["x-conductor-node"] == "rec"
+
+
 async def test_large_bodies_reach_the_engine_whole():
     anything = Tunables().changed({"admission.mode": "off"})
     async with Recording(http(b"{}")) as engine, gateway(tunables=anything) as w:
@@ -411,3 +515,31 @@ async def test_two_requests_of_one_name_get_two_names():
         engine.go.set()
         names = {(await call)[0].headers["x-request-id"] for call in calls}
         assert "x" in names and len(names) == 2
+
+
+class Waiting(Recording):
+    """Answers nobody; its connections are over when the other side ends them."""
+
+    async def serve(self, reader, writer):
+        await reader.read()
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome", "decisions"),
+    [("400 Bad Request", OutcomeKind.REFUSED, 1), ("503 Busy", OutcomeKind.REFUSED, 2)],
+)
+async def test_a_prefill_node_that_refuses_its_part_is_not_to_blame(status, outcome, decisions):
+    """SGLang pairs: the decode node waits for a prompt that will not come."""
+    said = http(b'{"object":"error","message":"the queue is full","code":400}', status=status)
+    async with Recording(said) as prefill, Waiting(b"") as decode, gateway() as w:
+        pair = {"engine": EngineKind.SGLANG, "kv_transfer": "x"}
+        await blind(w, prefill, id="p", role=Role.PREFILL, **pair)
+        await blind(w, decode, id="d", role=Role.DECODE, **pair)
+        answer, body = await post(w, w.url, "/v1/completions", {"model": "m", "prompt": [1, 2]})
+        assert answer.status == int(status[:3])
+        assert json.loads(body)["error"]["message"] == "the queue is full"
+        await w.settled()
+        assert [o.kind for o in w.sink.outcomes] == [outcome]
+        assert len(w.sink.decisions) == decisions  # only what another node may take is tried again
+        assert w.service.live.total.errors == 0

@@ -5,7 +5,8 @@ import json
 
 from gateway_world import MODEL, PATIENT, Engine, engines, gateway, until
 
-from core.domain import NodeId, OutcomeKind, Role
+from core.domain import NodeId, OutcomeKind, Role, Trust
+from core.tunables import Tunables
 
 PREFILL, DECODE = Role.PREFILL, Role.DECODE
 ASK = {"model": MODEL, "max_tokens": 12, "temperature": 0}
@@ -86,6 +87,26 @@ async def test_requests_that_cannot_be_split_run_on_one_node():
             assert answer.status == 200
             assert await served(w, p) > 0
             await w.settled()
+
+
+async def test_what_the_decode_node_did_alone_says_nothing_of_the_prefill_nodes_cache():
+    with engines(Engine("p", role=PREFILL), Engine("d", role=DECODE)) as (p, d):
+        rules = Tunables().changed({"trust.window": 5})
+        async with gateway(p.spec(), d.spec(), tunables=rules) as w:
+            prompt = list(range(3000, 3400))
+            await ask(w, w.url, "/v1/completions", {"prompt": prompt, "max_tokens": 1})
+            await until(lambda: w.service.conductor.index.stats().blocks[0] > 0)
+            for n in range(6):  # each with an end of its own, so that the decode node has it anew
+                whole = {"prompt": [*prompt[:320], *range(n * 500, n * 500 + 80)], "echo": True}
+                async with w.client.post(f"{d.url}/reset_prefix_cache"):
+                    pass
+                answer, _ = await ask(w, w.url, "/v1/completions", whole)
+                assert answer.status == 200
+            await w.settled()
+            assert [x.match_tokens for x in w.sink.decisions[1:]] == [320] * 6
+            assert {o.cached_tokens for o in w.sink.outcomes[1:]} == {0}
+            conductor = w.service.conductor
+            assert conductor.trust.trust(conductor.fleet.slot(NodeId("p"))) is Trust.EXACT
 
 
 async def test_a_dead_prefill_node_is_another_ones_work():

@@ -49,6 +49,30 @@ async def test_answers_are_sent_at_once_on_a_socket_that_was_handed_over():
         writer.close()
 
 
+UPGRADE = (
+    b"GET /v1/models HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
+)
+SENT = (
+    (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", b"400"),  # TLS, spoken to a plain port
+    (b"POST /v1/x HTTP/1.1\r\nhost: x\r\ncontent-length : 2\r\n\r\n{}", b"400"),
+    (UPGRADE, b"200"),
+)
+
+
+async def test_what_is_not_our_protocol_is_answered_in_our_shape():
+    async with gateway(limits=replace(LIMITS, head_timeout_s=60)) as w:
+        for sent, status in SENT:
+            reader, writer = await connect(w)
+            writer.write(sent)
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+            assert head.startswith(b"HTTP/1.1 " + status)
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            body = json.loads(await reader.readexactly(length))
+            assert ("error" in body) == (status == b"400")
+            writer.close()
+
+
 async def test_endless_heads_are_cut():
     async with gateway(limits=replace(LIMITS, head_timeout_s=60)) as w:
         reader, writer = await connect(w)

@@ -96,6 +96,37 @@ async def test_bad_fields_are_named(pair, body, param):
         found = await call(w, "/v1/schedule", full, status=400)
         assert found["error"]["param"] == param
         assert not w.service.conductor.ledger.open
+        assert not w.service.live.total.decisions
+
+
+CANNOT_BE = {
+    "output_tokens": -1, "prompt_tokens": 1 << 40, "cached_tokens": -5, "ttft_s": -0.1,
+    "e2e_s": 1e300, "status": 10**9,
+}  # fmt: skip
+
+
+async def test_reports_that_cannot_be_leave_the_reservation(pair):
+    async with gateway(*(e.spec() for e in pair)) as w:
+        path = f"/v1/schedule/{(await schedule(w, reserve=True))['decision_id']}"
+        for name, value in CANNOT_BE.items():
+            found = await call(w, f"{path}/complete", {name: value}, status=400)
+            assert found["error"]["param"] == name
+        assert len(w.service.conductor.ledger.open) == 1
+        await call(w, f"{path}/complete", {})
+        await w.settled()
+
+
+async def test_a_reported_first_token_counts_as_one(pair):
+    async with gateway(*(e.spec() for e in pair)) as w:
+        came = []
+        w.service.conductor.ledger.on_first_token = lambda r, now: came.append(r.decision.id)
+        id = (await schedule(w, reserve=True))["decision_id"]
+        await call(w, f"/v1/schedule/{id}/progress", {"phase": "prefill_done"})
+        assert not came
+        await call(w, f"/v1/schedule/{id}/progress", {"phase": "first_token"})
+        assert came == [id]
+        await call(w, f"/v1/schedule/{id}/complete", {})
+        await w.settled()
 
 
 async def test_rejections_are_the_gateways_own(pair):
