@@ -16,6 +16,7 @@ from core.audit_json import (
     candidates_from_json,
     excluded_from_json,
 )
+from core.domain import OutcomeKind
 from core.errors import NotFound
 from core.policy import get_policy
 from core.ports import DecisionRecord, OutcomeRecord, StoredDecision
@@ -73,6 +74,8 @@ class Latency:
     predicted_s: float | None
     observed_s: float | None
     limit_s: float | None
+    unobserved: str = ""
+    """Why a request that has ended shows no observed time; empty where it shows one."""
 
     @property
     def missed(self) -> bool:
@@ -111,13 +114,45 @@ def explain(stored: StoredDecision) -> Explanation:
         prefill=prefill,
         decode=decode,
         ttft=Latency(
-            predicted_s=d.predicted_ttft_s, observed_s=o.ttft_s if o else None, limit_s=d.ttft_slo_s
+            predicted_s=d.predicted_ttft_s,
+            observed_s=o.ttft_s if o else None,
+            limit_s=d.ttft_slo_s,
+            unobserved=why_no_ttft(o) if o else "",
         ),
         tbt=Latency(
-            predicted_s=d.predicted_tbt_s, observed_s=o.tbt_s if o else None, limit_s=d.tbt_slo_s
+            predicted_s=d.predicted_tbt_s,
+            observed_s=o.tbt_s if o else None,
+            limit_s=d.tbt_slo_s,
+            unobserved=why_no_tbt(o) if o else "",
         ),
         missed_match=_missed_match(d, prefill),
     )
+
+
+_NO_TOKEN = {
+    OutcomeKind.OK: "not streamed: the answer came whole, so no token was seen on its own",
+    OutcomeKind.REFUSED: "the engine refused the request before a first token",
+    OutcomeKind.CLIENT_ABORT: "the client left before a first token",
+    OutcomeKind.LOST: "no end of the request was seen",
+}
+_FAILED = "it failed before a first token"
+_NOT_TOLD = "whoever carried the request out did not report it"
+
+
+def why_no_ttft(o: OutcomeRecord) -> str:
+    """Why an outcome has no observed time to first token; empty where it has one."""
+    if o.ttft_s is not None:
+        return ""
+    if o.kind == OutcomeKind.OK and o.e2e_s is None:  # the gateway always knows how long it took
+        return _NOT_TOLD
+    return _NO_TOKEN.get(OutcomeKind(o.kind), _FAILED)
+
+
+def why_no_tbt(o: OutcomeRecord) -> str:
+    """The same of the time between tokens."""
+    if o.tbt_s is not None:
+        return ""
+    return why_no_ttft(o) or "no two tokens were seen one after the other"
 
 
 def _verdict(d: DecisionRecord) -> str:
@@ -302,6 +337,9 @@ def _latency_text(e: Explanation) -> str:
     if d.predicted_ttft_s is not None:
         text = ", ".join(f"{name} {_time(value)}" for name, value in parts)
         lines.insert(2, f"    of which {text}")
+    reasons = dict.fromkeys(t.unobserved for t in (e.ttft, e.tbt) if t.unobserved)
+    names = "time to first token" if e.ttft.unobserved else "time between tokens"
+    lines += [f"  no observed {names}: {reason}" for reason in reasons]
     if d.decide_s is not None:
         waited = f", after {_time(d.waited_s)} in the queue" if d.waited_s else ""
         lines.append(f"  decided in {_time(d.decide_s)}{waited}")

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from core import wire
 from core.domain import OutcomeKind
 from core.errors import BadRequest
-from core.explain import Explanation, Selection, explanation_text
+from core.explain import Explanation, Selection, explanation_text, why_no_tbt, why_no_ttft
 from core.ports import (
     Cursor,
     DecisionQuery,
@@ -107,6 +107,8 @@ def outcome_view(o: OutcomeRecord) -> wire.OutcomeView:
         cached_tokens=o.cached_tokens,
         output_tokens=o.output_tokens,
         slo_missed=o.slo_missed,
+        no_ttft=why_no_ttft(o),
+        no_tbt=why_no_tbt(o),
         finished_at=o.finished_at,
     )
 

@@ -26,6 +26,10 @@ class OutcomeView(Answer):
     output_tokens: int | None = None
     slo_missed: str = ""
     """Limits the observed times broke: empty, ttft, tbt or ttft+tbt."""
+    no_ttft: str = ""
+    """Why `ttft_s` is not known; empty where it is."""
+    no_tbt: str = ""
+    """Why `tbt_s` is not known; empty where it is."""
     finished_at: datetime | None = None
 
 

@@ -48,7 +48,8 @@ def _times(row: wire.DecisionRow) -> None:
     live_plot(figure, key="waterfall", alt="Predicted and observed times of this request")
     plain_table(dm.prediction_rows(row), key="predictions", alt="Predicted against observed")
     if row.routed:
-        st.caption(f"{times.TTFT} {times.TBT}")
+        why = dm.unobserved(row)
+        st.caption(f"{why} {times.TTFT} {times.TBT}".strip())
 
 
 def _selection(title: str, by: str, selection: wire.SelectionView, *, key: str) -> None:

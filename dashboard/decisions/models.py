@@ -102,10 +102,10 @@ def _share(part: int | None, whole: int) -> float | None:
 def summary_tiles(row: wire.DecisionRow) -> list[Tile]:
     """What happened, in four tiles: outcome, TTFT, TBT, cache match."""
     o = row.outcome
-    ttft = _time_tile(
-        "TTFT", row.predicted_ttft_s, o.ttft_s if o else None, row.ttft_slo_s, row.routed
-    )
-    tbt = _time_tile("TBT", row.predicted_tbt_s, o.tbt_s if o else None, row.tbt_slo_s, row.routed)
+    first, between = (o.ttft_s, o.tbt_s) if o else (None, None)
+    whys = (o.no_ttft, o.no_tbt) if o else ("", "")
+    ttft = _time_tile("TTFT", row.predicted_ttft_s, first, row.ttft_slo_s, row.routed, whys[0])
+    tbt = _time_tile("TBT", row.predicted_tbt_s, between, row.tbt_slo_s, row.routed, whys[1])
     return [_outcome_tile(row), ttft, tbt, _match_tile(row)]
 
 
@@ -129,13 +129,19 @@ def _outcome_tile(row: wire.DecisionRow) -> Tile:
 
 
 def _time_tile(
-    name: str, predicted_s: float, observed_s: float | None, limit_s: float | None, routed: bool
+    name: str,
+    predicted_s: float,
+    observed_s: float | None,
+    limit_s: float | None,
+    routed: bool,
+    unobserved: str,
 ) -> Tile:
     told = f"predicted {fmt.seconds(predicted_s) if routed or predicted_s else fmt.NONE}"
     sub = told if limit_s is None else f"{told}; limit {fmt.seconds(limit_s)}"
     about = "Observed, beside what was predicted when the decision was made, and the limit then."
     if observed_s is None:
-        return Tile(name, fmt.NONE, "none", "not observed", sub, about)
+        told = f"{unobserved}; {sub}" if unobserved else sub
+        return Tile(name, fmt.NONE, "none", "not observed", told, about)
     missed = limit_s is not None and observed_s > limit_s
     level: Level = "bad" if missed else "ok"
     word = "limit missed" if missed else "within limit"
@@ -277,6 +283,16 @@ def prediction_rows(row: wire.DecisionRow) -> list[dict[str, object]]:
         }
         for name, predicted, observed, limit in pairs
     ]
+
+
+def unobserved(row: wire.DecisionRow) -> str:
+    """Why the table of predictions lacks an observed time, as `conductor explain` says it."""
+    o = row.outcome
+    if o is None:
+        return ""
+    name = "time to first token" if o.no_ttft else "time between tokens"
+    why = o.no_ttft or o.no_tbt
+    return f"No observed {name}: {why}." if why else ""
 
 
 def title(row: wire.DecisionRow, zone: tzinfo, zone_name: str) -> str:

@@ -18,6 +18,7 @@ from core.explain import (
     explain_text,
     explanation_text,
 )
+from core.gateway.stored import outcome_view
 from core.ports import DecisionRecord, OutcomeRecord, StoredDecision
 
 AT = datetime(2026, 3, 1, 12, 0, 0, 250_000, tzinfo=UTC)
@@ -162,6 +163,31 @@ def test_predicted_stands_against_observed_and_limit():
     assert (e.ttft.predicted_s, e.ttft.observed_s, e.ttft.limit_s) == (0.6, 1.5, 1.0)
     assert e.ttft.missed and not e.tbt.missed
     assert not explain(StoredDecision(record())).ttft.missed, "not observed, not missed"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, "not streamed: the answer came whole, so no token was seen on its own"),
+        ({"e2e_s": None}, "whoever carried the request out did not report it"),
+        ({"kind": "timeout"}, "it failed before a first token"),
+        ({"kind": "client_abort"}, "the client left before a first token"),
+    ],
+)
+def test_what_was_not_observed_says_why_in_text_and_in_the_api(changes, why):
+    ended = outcome(ttft_s=None, tbt_s=None, **changes)
+    e = explain(StoredDecision(record(), ended))
+    assert (e.ttft.unobserved, e.tbt.unobserved) == (why, why)
+    assert explanation_text(e).count(f"  no observed time to first token: {why}\n") == 1
+    view = outcome_view(ended)
+    assert (view.no_ttft, view.no_tbt) == (why, why)
+
+
+def test_a_single_token_has_no_time_between_tokens():
+    e = explain(StoredDecision(record(), outcome(tbt_s=None)))
+    assert e.ttft.unobserved == ""
+    assert "no observed time between tokens: no two tokens" in explanation_text(e)
+    assert "no observed" not in explanation_text(explain(StoredDecision(record(), outcome())))
 
 
 def test_exclusions_keep_reason_nodes_and_the_rest():

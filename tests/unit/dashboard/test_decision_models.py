@@ -103,6 +103,15 @@ def test_prediction_table_divides_only_what_was_observed() -> None:
     assert second["Observed / predicted"] == "-"
 
 
+def test_what_was_not_observed_is_said_in_words() -> None:
+    whole = row(outcome=outcome(ttft_s=None, tbt_s=None, no_ttft="not streamed", no_tbt="so too"))
+    _, ttft, tbt, _ = dm.summary_tiles(whole)
+    assert (ttft.word, tbt.word) == ("not observed", "not observed")
+    assert ttft.sub.startswith("not streamed; predicted ") and tbt.sub.startswith("so too; ")
+    assert dm.unobserved(whole) == "No observed time to first token: not streamed."
+    assert dm.unobserved(row()) == dm.unobserved(row(outcome=None)) == ""
+
+
 def test_filters_become_a_query_and_an_id_searches_all_history() -> None:
     last, start = relative("5m", NOON), NOON - timedelta(minutes=5)
     query = query_of(Filters(node="a", outcome="open"), window=last, cursor="c")
