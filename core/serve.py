@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
@@ -41,13 +42,19 @@ def run_service(settings: Settings) -> None:
 
 
 async def _serve(settings: Settings) -> None:
-    async with running_service(settings) as service:
+    apps: list[Asgi] = []
+
+    def made(service: Service) -> None:
+        """While no node is watched, and nobody waits."""
+        apps.append(create_app(service, prepared=True))
         quieten_collector()
+
+    async with running_service(settings, made=made) as service:
         sys.setswitchinterval(_TURN_S)
         asyncio.get_running_loop().set_default_executor(
             ThreadPoolExecutor(thread_name_prefix="aside", initializer=interrupt_nobody)
         )
-        config = _server(create_app(service), settings.server.port, service.limits, settings)
+        config = _server(apps[0], settings.server.port, service.limits, settings)
         await DrainingServer(config, service, drain_s=settings.limits.drain_s).serve()
 
 
@@ -112,6 +119,11 @@ class DrainingServer(uvicorn.Server):
         self._service = service
         self._drain_s = drain_s
         self._draining: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; what the event loop is late from now on, somebody waits for."""
+        await super().startup(sockets=sockets)
+        self._service.upkeep.serving()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Signal handler of uvicorn."""

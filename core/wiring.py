@@ -47,12 +47,16 @@ log = logging.getLogger("conductor")
 
 @asynccontextmanager
 async def running_service(
-    settings: Settings, *, clock: Clock | None = None
+    settings: Settings,
+    *,
+    clock: Clock | None = None,
+    made: Callable[[Service], None] | None = None,
 ) -> AsyncIterator[Service]:
     """A whole scheduler process, entered: nodes watched, records written; left in order.
 
-    Raises Invalid for tunables, tokenizers or node addresses that make no sense, before
-    anything starts.
+    made: called with the service before anything of it runs: the place for what holds the loop.
+    Raises Invalid for tunables, tokenizers or node addresses that make no sense, before anything
+    starts.
     """
     clock = clock or SystemClock()
     tunables = start_tunables(settings)
@@ -98,6 +102,8 @@ async def running_service(
         add_jobs(service, recorder, restorer)
         supervisor.on_round = rounds_noted(service, settings.probe)
         await_first_start(service, first)
+        if made is not None:
+            made(service)
         pools = [DnsNodes(service, pool) for pool in dns_pools(settings)]
         async with drained(recorder), supervisor, service, changes.followed(service.heard):
             await restorer.start()

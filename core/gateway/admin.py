@@ -77,9 +77,12 @@ def create_admin(service: Service) -> FastAPI:
     _install_errors(app, service)
     install_stale(app, service)
 
+    one_at_a_time = asyncio.Lock()
+
     @app.get(f"{wire.API_PREFIX}/openapi.json", include_in_schema=False)
     async def document() -> dict[str, Any]:
-        return declare_roles(app)
+        async with one_at_a_time:
+            return await asyncio.to_thread(declare_roles, app)
 
     return app
 

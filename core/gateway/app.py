@@ -38,9 +38,14 @@ _PAGES: dict[str, pages.Page] = {
 }
 
 
-def create_app(service: Service) -> Asgi:
-    """The application of an entered service."""
+def create_app(service: Service, *, prepared: bool = False) -> Asgi:
+    """The application of a service, entered before the first request comes.
+
+    prepared: take the time now that the first admin request would else take from everybody.
+    """
     admin = GuardedAdmin(create_admin(service), service)
+    if prepared:
+        admin.prepare()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

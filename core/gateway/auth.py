@@ -2,8 +2,8 @@
 
 Each route has a least role: what it declares (`openapi_extra=LEAST_ADMIN`), else by its method,
 viewer for GET and operator for everything that acts. The document at ``openapi.json`` says it of
-every route (``x-least-role``), and is what this door goes by; a path that is not in the document
-counts by its method.
+every route (``x-least-role``); the door goes by the routes themselves, since writing the document
+holds the event loop for as long as hundreds of requests. A path of no route counts by its method.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
+from fastapi.routing import RouteContext, iter_route_contexts
 from starlette.requests import ClientDisconnect
 from starlette.routing import compile_path
 
@@ -90,12 +91,19 @@ class GuardedAdmin:
             return by_method(method)
         return max(fitting, key=lambda role: -1 if role is None else role.rank)
 
+    def prepare(self) -> None:
+        """Do now what the first request would else do while others wait: finish every route."""
+        self._table  # noqa: B018 (computed when first asked for)
+
     @cached_property
     def _table(self) -> list[tuple[re.Pattern[str], dict[str, AccessRole | None]]]:
-        document = declare_roles(self._app)
         return [
-            (compile_path(path)[0], {m.upper(): _role(o) for m, o in operations.items()})
-            for path, operations in document["paths"].items()
+            (
+                compile_path(route.path)[0],
+                {method: _role(route, method) for method in route.methods},
+            )
+            for route in iter_route_contexts(self._app.routes)
+            if route.path is not None and route.methods
         ]
 
 
@@ -121,8 +129,9 @@ def by_method(method: str) -> AccessRole:
     return AccessRole.VIEWER if method in _READING else AccessRole.OPERATOR
 
 
-def _role(operation: dict[str, Any]) -> AccessRole | None:
-    declared = operation[ROLE_KEY]
+def _role(route: RouteContext, method: str) -> AccessRole | None:
+    extra = getattr(route, "openapi_extra", None) or {}
+    declared = extra.get(ROLE_KEY, by_method(method).value)
     return None if declared == NOBODY else AccessRole(declared)
 
 

@@ -34,6 +34,8 @@ class Upkeep:
         self.replication = ReplicationHistory()
         self._task: asyncio.Task[None] | None = None
         self._lags: deque[float] = deque(maxlen=_LAGS)
+        self._due_s = math.inf
+        """Loop time of the next beat."""
         self._sample_at_s = -math.inf
         self._loop = service.jobs.loop(
             "upkeep", every_s=PERIOD_S, what="deadlines, timers of state machines, index sweep"
@@ -43,6 +45,12 @@ class Upkeep:
     def start(self) -> None:
         """Begin; needs a running loop."""
         self._task = asyncio.create_task(self._run(), name="gateway-upkeep")
+
+    def serving(self) -> None:
+        """Requests are taken from now on. How late the loop was while the process was still being
+        put together (routes, imports) delayed nobody, and is not told."""
+        self._lags.clear()
+        self._due_s = asyncio.get_running_loop().time() + PERIOD_S
 
     async def stop(self) -> None:
         """End, and take the last events."""
@@ -65,11 +73,11 @@ class Upkeep:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        due = loop.time() + PERIOD_S
+        self._due_s = loop.time() + PERIOD_S
         while True:
-            await asyncio.sleep(max(due - loop.time(), 0.0))
-            self._lags.append(max(loop.time() - due, 0.0))
-            due = max(due + PERIOD_S, loop.time())
+            await asyncio.sleep(max(self._due_s - loop.time(), 0.0))
+            self._lags.append(max(loop.time() - self._due_s, 0.0))
+            self._due_s = max(self._due_s + PERIOD_S, loop.time())
             try:
                 with self._loop.round():
                     self.beat(self._service.clock.now())

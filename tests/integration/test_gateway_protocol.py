@@ -73,6 +73,18 @@ async def test_what_is_not_our_protocol_is_answered_in_our_shape():
             writer.close()
 
 
+async def test_lateness_of_before_the_first_request_is_nobodys():
+    async with gateway() as w:
+        upkeep = w.service.upkeep
+        upkeep._lags.append(5.0)
+        upkeep._due_s -= 500.0  # as if the loop had been held all that time
+        upkeep.serving()
+        await until(lambda: len(upkeep._lags) > 0)
+        assert upkeep.worst_lag_s < 5.0
+        upkeep._due_s -= 500.0
+        await until(lambda: upkeep.worst_lag_s > 400.0)
+
+
 async def test_endless_heads_are_cut():
     async with gateway(limits=replace(LIMITS, head_timeout_s=60)) as w:
         reader, writer = await connect(w)
