@@ -6,6 +6,8 @@ A service that is not there, or refuses, ends a command with one line and code 1
 from __future__ import annotations
 
 import getpass
+import json as jsonlib
+import math
 from typing import Annotated, Any, TypeVar
 
 import httpx
@@ -13,9 +15,10 @@ import typer
 from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from core import admin_token, wire
-from core.errors import ConductorError
+from core.errors import BadRequest, ConductorError
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 TIMEOUT_S = 30.0
@@ -45,13 +48,14 @@ def call(
     *,
     timeout_s: float = TIMEOUT_S,
 ) -> Answer:
-    """One request to the admin API; Refused with the service's own words."""
+    """One request to the admin API; Refused with the service's own words, BadRequest for a number
+    that is none."""
     try:
         answer = httpx.request(
             method,
             f"{url.rstrip('/')}{wire.API_PREFIX}{path}",
-            json=body,
-            headers=admin_token.headers(url),
+            content=_encoded(body),
+            headers={"content-type": "application/json", **admin_token.headers(url)},
             timeout=timeout_s,
         )
     except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -65,6 +69,16 @@ def call(
         raise Refused(text, field="url") from None
     message = admin_token.advised(answer.status_code, told.message)
     raise Refused(message, field=told.param, body=answer.content)
+
+
+def _encoded(body: dict[str, Any] | None) -> bytes | None:
+    """The body as JSON, which has neither infinity nor what is no number."""
+    if body is None:
+        return None
+    for name, value in {**body, **body.get("changes", {})}.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise BadRequest(f"{name}: {value} is no finite number", field=name)
+    return jsonlib.dumps(body).encode()
 
 
 def author_or_me(author: str = "") -> str:
@@ -89,12 +103,19 @@ def show(found: BaseModel, json: bool, shown: str | Table) -> None:
 
 def print_table(table: Table) -> None:
     """On standard output, with no name or value cut off: what is piped on is as wide as it needs
-    to be, and in a narrow terminal long words go on in the next line."""
+    to be, and in a narrow terminal long words go on in the next line. Cells are shown as they are
+    written: what people write may look like markup."""
     for column in table.columns:
         column.overflow = "fold"
     if table.columns:
         table.columns[0].no_wrap = True
-    out = Console()
+    out = Console(markup=False, emoji=False)
     if not out.is_terminal:
-        out = Console(width=WIDTH_PIPED)
+        out = Console(markup=False, emoji=False, width=WIDTH_PIPED)
     out.print(table)
+
+
+def print_error(message: str) -> None:
+    """What ended a command, on standard error, as it is written and not broken into lines."""
+    shown = Text.assemble(("error:", "red"), " ", message)
+    Console(stderr=True).print(shown, soft_wrap=True)

@@ -15,9 +15,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from core import admin_cli, admin_token, cache_cli, cpp_cli, identity_cli, watch_cli
-from core.admin_call import Url, print_table
+from core.admin_call import Url, print_error, print_table
 from core.control import cli as control
 from core.errors import ConductorError, UsageError
 from core.settings import load_settings
@@ -69,12 +70,9 @@ def main() -> None:
     """Entry point: usage errors end with one line that names the field, and code 2."""
     try:
         app()
-    except UsageError as e:
-        Console(stderr=True).print(f"[red]error:[/] {e.message}", highlight=False)
-        sys.exit(2)
     except ConductorError as e:
-        Console(stderr=True).print(f"[red]error:[/] {e.message}", highlight=False)
-        sys.exit(1)
+        print_error(e.message)
+        sys.exit(2 if isinstance(e, UsageError) else 1)
 
 
 @app.command()
@@ -121,7 +119,7 @@ def doctor(config: Config = None, json: Json = False) -> None:
     else:
         table = Table("check", "result", "detail")
         for c in found:
-            table.add_row(c.name, c.mark, c.detail)
+            table.add_row(c.name, Text(c.level, style=c.colour), c.detail)
         print_table(table)
     sys.exit(any(c.failed for c in found))
 
@@ -229,7 +227,7 @@ def _print_pairs(pairs: Iterator[tuple[str, str]]) -> None:
     table = Table(show_header=False)
     for label, text in pairs:
         table.add_row(label, text)
-    Console().print(table)
+    print_table(table)
 
 
 simulation.register(app)

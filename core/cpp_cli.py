@@ -21,6 +21,7 @@ Pairs = Annotated[
     list[str] | None, typer.Option("--set", help="A tunable, e.g. cpp.group_max=8 (repeatable).")
 ]
 NODES_MAX = 1024
+TOKENS_MAX = 100_000_000
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +30,10 @@ def register(app: typer.Typer) -> None:
 
 
 def plan_cpp(
-    tokens: Annotated[int, typer.Option(min=2, help="Prompt tokens, the cached prefix included.")],
+    tokens: Annotated[
+        int,
+        typer.Option(min=2, max=TOKENS_MAX, help="Prompt tokens, the cached prefix included."),
+    ],
     prefix: Annotated[int, typer.Option(min=0, help="Cached on the first node.")] = 0,
     nodes: Annotated[int, typer.Option(min=1, max=NODES_MAX, help="Nodes to choose from.")] = 8,
     model: Annotated[str, typer.Option("--profile", help="Cost profile.")] = "llama3-70b-8xa800",

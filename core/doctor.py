@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -14,7 +15,7 @@ import httpx
 
 from core.engines.probe import EngineProbe, make_client
 from core.engines.registry import adapter
-from core.errors import ConductorError
+from core.errors import BadRequest, ConductorError
 from core.launcher import require_free
 from core.prompt import Prompts
 from core.settings import NodeSettings, Settings
@@ -38,9 +39,9 @@ class Check:
         return self.level == "failed"
 
     @property
-    def mark(self) -> str:
-        """The level as a table shows it."""
-        return {"ok": "[green]ok[/]", "note": "[yellow]note[/]"}.get(self.level, "[red]failed[/]")
+    def colour(self) -> str:
+        """The level's colour in a table."""
+        return {"ok": "green", "note": "yellow"}.get(self.level, "red")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -73,6 +74,7 @@ def _local(settings: Settings) -> Iterator[Check]:
         there = importlib.util.find_spec(module) is not None
         yield Check(f"package {module}", "ok" if there else "failed", "" if there else "missing")
     yield _tried("tunables", lambda: f"policy {start_tunables(settings).policy}")
+    yield _tried("state_dir", lambda: _state_dir(settings.state_dir))
     yield _tried("database", lambda: _database(settings))
     for what, address in (("server", settings.server), ("console", settings.console)):
         yield _port(what, address.host, address.port)
@@ -87,12 +89,22 @@ def _tried(name: str, act: Any) -> Check:
         return Check(name, "failed", e.message)
 
 
+def _state_dir(folder: Path) -> str:
+    """What a start would find; nothing is made."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        what = "is no folder" if not there.is_dir() else "is not writable by this user"
+        raise BadRequest(f"{there} {what}: neither records nor the first token could be kept")
+    return str(folder) if there == folder.absolute() else f"{folder} will be created"
+
+
 def _database(settings: Settings) -> str:
     url = settings.database
     file = url.removeprefix("sqlite:///")
     if file != url and not Path(file).exists():
         return f"{url} will be created at the first start"
     version, newest = migrate.current(url), migrate.head()
+    migrate.check_known(version)
     return f"{url} at schema {version}" + ("" if version == newest else f", newest is {newest}")
 
 

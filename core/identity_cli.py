@@ -31,6 +31,12 @@ from core.identity.identities import Identities
 from core.identity.principal import ACTING, AccessRole, Kind, Principal
 from core.ports import AuditRecord, KeyRecord
 from core.settings import load_settings
+from core.wire.identity import (
+    CONCURRENT_MAX,
+    DAYS_MAX,
+    REQUESTS_PER_S_MAX,
+    TOKENS_PER_MIN_MAX,
+)
 from storage import migrate
 from storage.store import Store
 
@@ -39,7 +45,10 @@ Config = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; kept in the audit.")]
-Days = Annotated[float | None, typer.Option(min=0.001, help="Life in days; default: no end.")]
+Days = Annotated[
+    float | None,
+    typer.Option(min=0.001, max=DAYS_MAX, help="Life in days; default: no end."),
+]
 RoleOption = Annotated[AccessRole, typer.Option("--role", help="What it may do.")]
 Id = Annotated[str, typer.Argument(help="The public id, as the list shows it.")]
 _PRIVATE = frozenset({"digest", "cache_salt", "password_hash"})
@@ -156,9 +165,15 @@ def revoke_token(id: Id, reason: Reason = "", config: Config = None) -> None:
 def create_key(
     name: str,
     tenant: Annotated[str, typer.Option(help="Whose requests are sent with it.")],
-    requests_per_s: Annotated[float, typer.Option(min=0, help="0: no limit.")] = 0.0,
-    concurrent: Annotated[int, typer.Option(min=0, help="At once; 0: no limit.")] = 0,
-    tokens_per_min: Annotated[int, typer.Option(min=0, help="0: no limit.")] = 0,
+    requests_per_s: Annotated[
+        float, typer.Option(min=0, max=REQUESTS_PER_S_MAX, help="0: no limit.")
+    ] = 0.0,
+    concurrent: Annotated[
+        int, typer.Option(min=0, max=CONCURRENT_MAX, help="At once; 0: no limit.")
+    ] = 0,
+    tokens_per_min: Annotated[
+        int, typer.Option(min=0, max=TOKENS_PER_MIN_MAX, help="0: no limit.")
+    ] = 0,
     days: Days = None,
     reason: Reason = "",
     config: Config = None,
@@ -202,7 +217,9 @@ def revoke_key(id: Id, reason: Reason = "", config: Config = None) -> None:
 
 def list_audit(
     limit: Annotated[int, typer.Option(min=1, max=10_000)] = 50,
-    before: Annotated[int | None, typer.Option(min=1, help="Entries below this number.")] = None,
+    before: Annotated[
+        int | None, typer.Option(min=1, max=2**63 - 1, help="Entries below this number.")
+    ] = None,
     actor: Annotated[str, typer.Option(help="Who; `*` ends a prefix.")] = "",
     action: Annotated[str, typer.Option(help="What; `*` ends a prefix.")] = "",
     target: Annotated[str, typer.Option(help="To what; `*` ends a prefix.")] = "",

@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
+from core.admin_call import print_error
 from core.domain import Role
 from core.errors import ConductorError
 from core.identity import admin_file
@@ -49,7 +50,7 @@ def run_up(settings: Settings, config: Path | None) -> int:
         except ConductorError as e:
             if stop.is_set():
                 return 0
-            out.print(f"[red]error:[/] {e.message}")
+            print_error(e.message)
             return 1
         code = _watch(processes, stop, out)
         out.print("stopping ...")
@@ -117,7 +118,7 @@ def _history_url(settings: Settings, out: Console) -> str:
     try:
         require_free(host, port, what="history")
     except ConductorError as e:
-        out.print(f"[yellow]no history while the service is down:[/] {e.message}")
+        out.print(f"no history while the service is down: {e.message}", markup=False)
         return ""
     return _url(host, port)
 

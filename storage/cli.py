@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from sqlalchemy import Engine
 
@@ -31,6 +32,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 TableName = Annotated[str, typer.Argument(help=f"One of {', '.join(transfer.NAMES)}.")]
 StoredName = Annotated[str, typer.Argument(help=f"One of {', '.join(transfer.STORED)}.")]
+_DAYS_MAX = 36_500.0
 Day = Annotated[str | None, typer.Option(help="UTC time, e.g. 2026-03-01 or 2026-03-01T12:00.")]
 
 
@@ -89,11 +91,15 @@ def vacuum(
     config: Config = None,
     decisions_days: Annotated[
         float | None,
-        typer.Option(min=0.0, help="Keep decisions, outcomes and readings so long (settings)."),
+        typer.Option(
+            min=0.0,
+            max=_DAYS_MAX,
+            help="Keep decisions, outcomes and readings so long (settings).",
+        ),
     ] = None,
     rollups_days: Annotated[
         float | None,
-        typer.Option(min=0.0, help="Keep roll-ups and events so long (settings)."),
+        typer.Option(min=0.0, max=_DAYS_MAX, help="Keep roll-ups and events so long (settings)."),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Even if that is more than a fifth of a table.")
@@ -106,6 +112,8 @@ def vacuum(
     """Delete what is too old, in small steps beside a running service; refresh statistics."""
     settings = load_settings(config)
     url, kept = settings.database, settings.records
+    with failures_told(), _reading(url) as engine, engine.connect() as connection:
+        migrate.require_newest(connection)
     rules = retention.Rules(
         decisions_days=kept.decisions_days if decisions_days is None else decisions_days,
         rollups_days=kept.rollups_days if rollups_days is None else rollups_days,
@@ -175,11 +183,11 @@ def _time(name: str, given: str | None) -> datetime | None:
         return None
     try:
         at = datetime.fromisoformat(given)
-    except ValueError:
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError):
         raise BadRequest(
             f"{name}: {given!r} is not a time like 2026-03-01T12:00", field=name
         ) from None
-    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
 def _spool_dir(settings: Settings) -> Path:
@@ -215,7 +223,7 @@ def _reading(url: str) -> Iterator[Engine]:
 @contextmanager
 def _bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """A progress bar on standard error; yields a function that advances it."""
-    columns = (what, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (escape(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda rows: bar.advance(task, rows)

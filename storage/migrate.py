@@ -21,7 +21,7 @@ from alembic.util.exc import CommandError
 from sqlalchemy import Connection, Engine, event, text
 
 import migrations
-from core.errors import StoreError
+from core.errors import BadRequest, StoreError
 from storage.database import FAILURES, first_line, writer_engine
 from storage.partitions import is_partition
 from storage.schema import metadata
@@ -55,7 +55,7 @@ def upgrade(database_url: str, revision: str = "head", *, wait_ms: int = _OTHERS
     """Bring the schema up to `revision`; the version reached.
 
     wait_ms: how long another may hold SQLite's lock. StoreError when the database is away or stays
-    locked, SchemaMismatch when a newer release made it.
+    locked, SchemaMismatch when a newer release made it, BadRequest for a version that is none.
     """
     found = current(database_url) if revision == "head" else None
     if found is not None and found == head():
@@ -64,7 +64,12 @@ def upgrade(database_url: str, revision: str = "head", *, wait_ms: int = _OTHERS
 
 
 def downgrade(database_url: str, revision: str) -> str | None:
-    """Take the schema down to `revision` (``base``: to nothing); the version reached."""
+    """Take the schema down to `revision` (``base``: to nothing); the version reached.
+
+    BadRequest for a version that is none; else as `upgrade`.
+    """
+    if not revision:
+        raise BadRequest("revision: expected a schema version, or base", field="revision")
     return _run(database_url, lambda config: command.downgrade(config, revision), _OTHERS_MS)
 
 
@@ -101,15 +106,36 @@ def _run(database_url: str, action: Callable[[Config], None], wait_ms: int) -> s
     with _transaction(database_url, wait_ms) as connection:
         config = _config()
         config.attributes["connection"] = connection
+        check_known(MigrationContext.configure(connection).get_current_revision())
         try:
             action(config)
         except CommandError as error:
-            raise SchemaMismatch(
-                f"the database's schema does not fit this release ({error}); "
-                "use the release that made it, or restore a matching database",
-                field="database_url",
-            ) from None
+            raise BadRequest(f"revision: {error}", field="revision") from None
         return MigrationContext.configure(connection).get_current_revision()
+
+
+def require_newest(connection: Connection) -> None:
+    """SchemaMismatch where the schema is not the one this code knows: what deletes rows and adds
+    them up is not for another release's tables."""
+    found, newest = MigrationContext.configure(connection).get_current_revision(), head()
+    if found == newest:
+        return
+    check_known(found)
+    raise SchemaMismatch(
+        f"the database is at schema {found or 'none'}, not {newest}: run `conductor db upgrade`",
+        field="database_url",
+    )
+
+
+def check_known(version: str | None) -> None:
+    """SchemaMismatch for the schema of a release that this one knows nothing of."""
+    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    if version is not None and version not in known:
+        raise SchemaMismatch(
+            f"the database's schema {version} does not fit this release, which knows none above "
+            f"{head()}; use the release that made it, or restore a matching database",
+            field="database_url",
+        )
 
 
 def _config() -> Config:

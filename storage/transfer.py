@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -294,12 +294,20 @@ def _csv_pages(path: Path, table: Table) -> Iterator[list[dict[str, Any]]]:
         columns = _columns(table, reader.fieldnames or ())
         page: list[dict[str, Any]] = []
         for number, cells in enumerate(reader, start=2):
+            _check_whole(cells, number)
             page.append({c.name: _parsed(c, cells.get(c.name), number) for c in columns})
             if len(page) >= _PAGE:
                 yield page
                 page = []
         if page:
             yield page
+
+
+def _check_whole(cells: dict[Any, Any], number: int) -> None:
+    """BadRequest for a line with fewer or more cells than the heading: a file that was cut off."""
+    if None in cells or None in cells.values():
+        text = f"file: line {number} has not as many cells as the heading; is the file whole?"
+        raise BadRequest(text, field="file")
 
 
 def _parquet_pages(path: Path, table: Table) -> Iterator[list[dict[str, Any]]]:
@@ -319,11 +327,16 @@ def _parquet_pages(path: Path, table: Table) -> Iterator[list[dict[str, Any]]]:
         raise BadRequest(f"file: {path} cannot be read: {error}", field="file") from None
 
 
-def _reading(path: Path) -> AbstractContextManager[Any]:
+@contextmanager
+def _reading(path: Path) -> Iterator[TextIO]:
+    """The file, as text; whatever is wrong with it is a BadRequest, not the database's fault."""
     try:
-        return path.open(newline="", encoding="utf-8")
+        with path.open(newline="", encoding="utf-8") as file:
+            yield file
     except OSError as error:
         raise BadRequest(f"file: {path} cannot be read: {error.strerror}", field="file") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise BadRequest(f"file: {path} is no CSV file: {error}", field="file") from None
 
 
 def _columns(table: Table, given: Sequence[str]) -> list[Column[Any]]:
@@ -334,6 +347,13 @@ def _columns(table: Table, given: Sequence[str]) -> list[Column[Any]]:
         what = f"has the column {strange[0]!r}" if strange else f"lacks the column {missing[0]!r}"
         raise BadRequest(f"file: it {what}, so it is no export of {table.name}", field="file")
     return list(table.c)
+
+
+def _fitting(value: int) -> int:
+    """ValueError for more than 64 bits, which no database takes."""
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(value)
+    return value
 
 
 def _empty(column: Column[Any]) -> Any:
@@ -347,7 +367,7 @@ def _parsed(column: Column[Any], cell: str | None, number: int) -> Any:
         return _empty(column)
     try:
         if isinstance(column.type, Integer):
-            return int(cell)
+            return _fitting(int(cell))
         if isinstance(column.type, Double):
             return float(cell)
     except ValueError:

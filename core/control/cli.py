@@ -57,18 +57,21 @@ def tune(
 
 
 def moment(option: str, text: str, now: datetime) -> datetime:
-    """The time that an option names: a clock time is the next such one after `now`, in its zone;
-    a date and time without a zone are local. BadRequest names the option."""
+    """The time that an option names: a clock time is the next such one after `now`; a time without
+    a zone is this machine's local time. BadRequest names the option."""
     try:
         clock = time.fromisoformat(text)
     except ValueError:
         pass
     else:
-        found = datetime.combine(now.date(), clock, clock.tzinfo or now.tzinfo)
-        return found if found > now else found + timedelta(days=1)
+        today = now.astimezone(clock.tzinfo).date()
+        days = (datetime.combine(today + timedelta(days=n), clock) for n in range(3))
+        # A clock time without a zone goes through the zone's rules: its offset is that of its day
+        # and hour, which is not today's where summer time begins or ends in between.
+        return next(at for at in (day.astimezone() for day in days) if at > now)
     try:
         return datetime.fromisoformat(text).astimezone()
-    except ValueError:
+    except (ValueError, OverflowError):
         wanted = "18:00 or 2026-03-01T18:00"
         raise BadRequest(f"{option}: {text!r} is no time like {wanted}", field=option) from None
 

@@ -27,6 +27,10 @@ def check(password: str, user: str = "") -> None:
     if not CHARS_MIN <= len(password) <= CHARS_MAX:
         text = f"password: expected {CHARS_MIN} to {CHARS_MAX} characters"
         raise Invalid(text, field="password")
+    try:
+        password.encode()
+    except UnicodeEncodeError:  # bytes of standard input that are no UTF-8
+        raise Invalid("password: is not text in UTF-8", field="password") from None
     plain = password.casefold()
     core = plain.strip("0123456789!?.-_ ")
     if core in _COMMON or plain in _COMMON or len(set(plain)) < 5:

@@ -23,7 +23,7 @@ from core.policy import policy_names
 from core.simulation import options as o
 from core.simulation.compare import Arm, compare, parse_arms
 from core.simulation.generator import MIXES, Workload, generate
-from core.simulation.report import comparison_page, write_page
+from core.simulation.report import check_writable, comparison_page, write_page
 from core.simulation.runner import run_scenario
 from core.simulation.scenario import Scenario
 from core.simulation.sweep import Axis, parse_axis, sweep
@@ -144,7 +144,7 @@ def compare_command(
         arms = parse_arms(",".join(policy_names()) if policies == "all" else policies)
         samples = PLOT_SAMPLES if html else 0
         base = fleet.scenario(arms[0].policy, param, samples=samples)
-        _check_arms(base, arms)
+        _check_arms(base, arms, html=html, markdown=markdown_out)
         workload, _ = o.load_workload(trace, skip_bad=skip_bad, limit=limit)
         with _stoppable("compare") as progress:
             result = compare(
@@ -157,9 +157,12 @@ def compare_command(
     _exit_if(result["runs"] < result["wanted"])
 
 
-def _check_arms(base: Scenario, arms: list[Arm]) -> None:
+def _check_arms(base: Scenario, arms: list[Arm], **pages: Path | None) -> None:
+    """What cannot be run or written is an error before the first run, not after hours."""
     for arm in arms:
         arm.scenario(base).tunables()
+    for option, page in pages.items():
+        check_writable(option, page)
 
 
 def _write_comparison(
@@ -169,7 +172,7 @@ def _write_comparison(
         title = f"Policies on {name}"
         write_page(comparison_page(result, title=title, notes=[_setting(base)]), page)
     if text is not None:
-        text.write_text(markdown(result["rows"]) + "\n", encoding="utf-8")
+        write_page(markdown(result["rows"]) + "\n", text)
 
 
 @o.spread

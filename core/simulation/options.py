@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from core.simulation.scenario import Failure, Scenario
 from core.simulation.traces import read_trace
 from core.simulation.workload import Workload, prepare
 
+SEEDS_MAX = 10_000
 TraceArg = Annotated[Path, typer.Argument(help="Mooncake or Bailian trace, JSONL or .gz.")]
 Params = Annotated[
     list[str] | None, typer.Option("--param", help="Tunable NAME=VALUE; may be repeated.")
@@ -139,10 +141,13 @@ def parse_seeds(text: str) -> list[int]:
     try:
         first, dash, last = text.partition("-")
         if dash and first:
-            return list(range(int(first), int(last) + 1))
+            low, high = int(first), int(last)
+            if not low <= high < low + SEEDS_MAX:
+                raise ValueError(text)
+            return list(range(low, high + 1))
         return [int(part) for part in text.split(",")]
     except ValueError:
-        expected = "expected a whole number, a list 0,1,2 or a range 0-4"
+        expected = f"expected a whole number, a list 0,1,2 or a range 0-4 of at most {SEEDS_MAX:,}"
         raise BadRequest(f"seeds: {expected}, not {text!r}", field="seeds") from None
 
 
@@ -150,7 +155,10 @@ def _failure(text: str) -> Failure:
     try:
         node, _, when = text.partition("@")
         at, _, down = when.partition("+")
-        return Failure(node=int(node), at_s=float(at), down_s=float(down or 60.0))
+        found = Failure(node=int(node), at_s=float(at), down_s=float(down or 60.0))
+        if not (0 <= found.at_s < math.inf and 0 < found.down_s < math.inf):
+            raise ValueError(text)
     except ValueError:
         expected = "expected NODE@SECONDS or NODE@SECONDS+DOWN"
         raise BadRequest(f"fail: {expected}, not {text!r}", field="fail") from None
+    return found

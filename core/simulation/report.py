@@ -14,6 +14,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from core.errors import BadRequest
 from core.policy import get_policy
 from core.simulation.tables import COLUMNS, look_up
 
@@ -57,9 +58,29 @@ def page(title: str, parts: Sequence[str]) -> str:
 
 
 def write_page(text: str, path: Path) -> None:
-    """Write the page, making its folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    """Write the page, making its folder. BadRequest where that cannot be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as err:
+        text = f"{path}: cannot be written: {err.strerror or err}"
+        raise BadRequest(text, field="path") from None
+
+
+def check_writable(option: str, path: Path | None) -> None:
+    """BadRequest, naming the option, where a page cannot be written: before the work, not after."""
+    if path is None:
+        return
+    there = path.exists()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a"):
+            pass
+        if not there:
+            path.unlink()
+    except OSError as err:
+        text = f"{option}: {path} cannot be written: {err.strerror or err}"
+        raise BadRequest(text, field=option) from None
 
 
 def html_table(rows: Rows) -> str:

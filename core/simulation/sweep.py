@@ -55,8 +55,11 @@ def parse_axis(text: str, policy: str) -> Axis:
     except ValueError:
         text = f"{name}: expected START:STOP:STEP, not {spec!r}"
         raise BadRequest(text, field=name) from None
-    if step <= 0 or stop < start:
+    if not (0 < step < math.inf and -math.inf < start <= stop < math.inf):
         raise BadRequest(f"{name}: expected STEP > 0 and STOP >= START", field=name)
+    if (stop - start) / step >= POINTS_MAX:
+        text = f"{name}: {spec!r} has more than {POINTS_MAX:,} values"
+        raise BadRequest(text, field=name)
     count = math.floor((stop - start) / step + 1e-9) + 1
     values = (round(start + i * step, 12) for i in range(count))
     return Axis(path, tuple(parse(path, _plain(value)) for value in values))

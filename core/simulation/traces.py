@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,11 +126,18 @@ def trace_lines(trace: Trace) -> Iterator[bytes]:
 
 
 def write_trace(trace: Trace, path: Path | str) -> None:
-    """Write `trace` so that `read_trace` returns it again (times rounded to the millisecond)."""
+    """Write `trace` so that `read_trace` returns it again (times rounded to the millisecond).
+
+    BadRequest where the file cannot be written.
+    """
     target = Path(path)
     opener = gzip.open if target.suffix == ".gz" else open
-    with opener(target, "wb") as out:
-        out.writelines(trace_lines(trace))
+    try:
+        with opener(target, "wb") as out:
+            out.writelines(trace_lines(trace))
+    except OSError as err:
+        text = f"out: cannot write {target}: {err.strerror or err}"
+        raise BadRequest(text, field="out") from None
 
 
 class _Reader:
@@ -147,12 +155,17 @@ class _Reader:
         self.line = 0
 
     def read(self, limit: int | None) -> None:
-        with self._open() as lines:
-            for self.line, raw in enumerate(lines, 1):
-                if limit is not None and len(self.requests) >= limit:
-                    break
-                if raw.strip():
-                    self._take(raw)
+        try:
+            with self._open() as lines:
+                for self.line, raw in enumerate(lines, 1):
+                    if limit is not None and len(self.requests) >= limit:
+                        break
+                    if raw.strip():
+                        self._take(raw)
+        except (OSError, EOFError, zlib.error) as err:
+            # A disk that fails, or a .gz that is cut off, damaged, or none.
+            text = f"{self.path}: cannot read the trace after line {self.line}: {err}"
+            raise TraceError(text, field="trace") from None
 
     def _open(self) -> Any:
         try:

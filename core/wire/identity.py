@@ -9,6 +9,11 @@ from pydantic import Field
 
 from core.wire.base import Answer, Ask
 
+DAYS_MAX = 3650.0
+"""Longest life of a token or key; without a life it has no end."""
+REQUESTS_PER_S_MAX, CONCURRENT_MAX, TOKENS_PER_MIN_MAX = 1e6, 1_000_000, 10**12
+"""Largest limits of a key; 0 is none."""
+
 
 class WhoAmI(Answer):
     """GET /whoami: the caller as the service sees it."""
@@ -90,7 +95,7 @@ class TokenAsk(Ask):
 
     name: str = Name
     role: RoleName = "viewer"
-    days: float | None = Field(default=None, gt=0, le=3650)
+    days: float | None = Field(default=None, gt=0, le=DAYS_MAX)
     """Life; None has no end."""
     reason: str = Reason
 
@@ -125,10 +130,10 @@ class KeyAsk(Ask):
 
     name: str = Name
     tenant: str = Name
-    requests_per_s: float = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
-    concurrent_max: int = Field(default=0, ge=0, le=1_000_000)
-    tokens_per_min: int = Field(default=0, ge=0, le=10**12)
-    days: float | None = Field(default=None, gt=0, le=3650)
+    requests_per_s: float = Field(default=0.0, ge=0, le=REQUESTS_PER_S_MAX, allow_inf_nan=False)
+    concurrent_max: int = Field(default=0, ge=0, le=CONCURRENT_MAX)
+    tokens_per_min: int = Field(default=0, ge=0, le=TOKENS_PER_MIN_MAX)
+    days: float | None = Field(default=None, gt=0, le=DAYS_MAX)
     reason: str = Reason
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -62,7 +63,21 @@ async def test_refusals_say_why(pair, tmp_path):
     assert isinstance(gone.exception, Refused)
 
 
-def test_a_time_is_the_next_such_one_or_a_date():
+@pytest.fixture
+def local_zone(monkeypatch):
+    """Makes a zone this machine's own; the one before comes back."""
+
+    def choose(name):
+        monkeypatch.setenv("TZ", name)
+        time.tzset()
+
+    yield choose
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_a_time_is_the_next_such_one_or_a_date(local_zone):
+    local_zone("EET-2")
     zone = timezone(timedelta(hours=2))
     now = datetime(2026, 3, 1, 17, 30, tzinfo=zone)
     assert moment("until", "18:00", now) == now.replace(hour=18, minute=0)
@@ -71,3 +86,12 @@ def test_a_time_is_the_next_such_one_or_a_date():
     assert moment("at", "2026-03-02T18:00:00Z", now) == datetime(2026, 3, 2, 18, tzinfo=UTC)
     with pytest.raises(BadRequest, match="until: 'soon' is no time like 18:00"):
         moment("until", "soon", now)
+
+
+def test_a_clock_time_is_that_of_its_own_day_when_summer_time_begins_or_ends(local_zone):
+    local_zone("CET-1CEST,M3.5.0,M10.5.0/3")  # Berlin
+    night = datetime(2026, 3, 28, 23, 30, tzinfo=UTC)  # 00:30; clocks go forward at 02:00
+    assert moment("at", "18:00", night) == datetime(2026, 3, 29, 16, tzinfo=UTC)
+    evening = datetime(2026, 10, 24, 17, 0, tzinfo=UTC)  # 19:00; clocks go back in the night
+    assert moment("at", "18:00", evening) == datetime(2026, 10, 25, 17, tzinfo=UTC)
+    assert moment("at", "2026-10-25T18:00", evening) == datetime(2026, 10, 25, 17, tzinfo=UTC)

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import typer
 from record_cases import T0, decision, keep, outcome, rejected, rows
+from sqlalchemy import text as sql
 from typer.testing import CliRunner
 
 from core.domain import NodeId, NodeSpec, Telemetry
@@ -121,6 +122,10 @@ def test_exports_are_read_in_pages_without_gaps(full, tmp_path, monkeypatch):
         ("x.csv", "id,at_us,colour\n", "has the column 'colour'"),
         ("x.csv", "id\n", "lacks the column 'at_us'"),
         ("x.csv", "id,at_us\nd,soon\n", "line 2, at_us: 'soon' is not a number"),
+        ("x.csv", "id,at_us,policy\nd,1,p\ne,2", "line 3 has not as many cells as the heading"),
+        ("x.csv", "id,at_us\nd,1,2\n", "line 2 has not as many cells"),
+        ("x.csv", "id,at_us\nd,99999999999999999999\n", "line 2, at_us: '99999999999999999999'"),
+        ("x.csv", b"id,at_us\n\xff\xfe,1\n", "is no CSV file"),
         ("x.parquet", "no parquet", "cannot be read"),
         ("x.txt", "", "neither .csv nor .parquet"),
     ],
@@ -128,7 +133,7 @@ def test_exports_are_read_in_pages_without_gaps(full, tmp_path, monkeypatch):
 def test_what_is_no_export_is_refused_by_name(tmp_path, name, text, part):
     url = f"sqlite:///{tmp_path / 'records.db'}"
     migrate.upgrade(url)
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     engine = writer_engine(url)
     with pytest.raises(BadRequest, match=part):
         transfer.load(engine, "decisions", tmp_path / name)
@@ -193,6 +198,36 @@ def test_the_commands_do_what_they_say(conductor, tmp_path):
     assert "schema                 0001" in conductor("status")
     with pytest.raises(BadRequest, match="start: 'noon'"):
         conductor("export", "decisions", str(tmp_path / "x.csv"), "--start", "noon")
+
+
+def test_another_releases_tables_are_left_alone(conductor, tmp_path):
+    conductor("upgrade")
+    with open_storage(conductor.url) as storage:
+        keep(storage, *(decision(n) for n in range(10)))
+    conductor("downgrade", "0012", "--yes")
+    with pytest.raises(StoreError, match="is at schema 0012, not "):
+        conductor("vacuum", "--decisions-days", "1", "--force")
+    conductor("upgrade")
+    engine = writer_engine(conductor.url)
+    with engine.begin() as connection:
+        connection.execute(sql("UPDATE alembic_version SET version_num = '9999'"))
+    engine.dispose()
+    with pytest.raises(StoreError, match="9999 does not fit this release"):
+        conductor("vacuum", "--decisions-days", "1", "--force")
+    assert rows(conductor.url, "SELECT count(*) FROM decisions") == [(10,)]
+
+
+def test_what_makes_no_sense_names_the_field(conductor, tmp_path):
+    conductor("upgrade")
+    for revision in ("nosuch", ""):
+        with pytest.raises(BadRequest, match="revision: "):
+            conductor("downgrade", revision, "--yes")
+    with pytest.raises(BadRequest, match="revision: "):
+        conductor("upgrade", "nosuch")
+    conductor("vacuum", "--decisions-days", "1e300", code=2)
+    conductor("vacuum", "--rollups-days", "inf", code=2)
+    with pytest.raises(BadRequest, match="start: "):
+        conductor("export", "events", str(tmp_path / "x.csv"), "--start", "0001-01-01T00:00+14:00")
 
 
 def test_a_database_that_is_away_is_told(conductor, tmp_path):

@@ -4,11 +4,13 @@ import socket
 
 import pytest
 from engine_here import engine_here
+from sqlalchemy import text
 
 from core.doctor import Check, checks
 from core.engines.emulated.__main__ import write_tokenizer
 from core.settings import Settings
 from storage import migrate
+from storage.database import writer_engine
 
 
 def settings(tmp_path, **more):
@@ -40,6 +42,21 @@ async def test_an_existing_database_tells_its_version(tmp_path):
     s = settings(tmp_path)
     migrate.upgrade(s.database)
     assert f"at schema {migrate.head()}" in (await found(tmp_path))["database"].detail
+
+
+async def test_what_the_service_would_refuse_or_could_not_keep_is_a_failure(tmp_path):
+    (tmp_path / "state").mkdir()
+    s = settings(tmp_path)
+    migrate.upgrade(s.database)
+    engine = writer_engine(s.database)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    engine.dispose()
+    check = (await found(tmp_path))["database"]
+    assert check.failed and "9999" in check.detail
+    (tmp_path / "file").write_text("")
+    check = (await found(tmp_path, state_dir=tmp_path / "file" / "state"))["state_dir"]
+    assert check.failed and "is no folder" in check.detail
 
 
 @pytest.mark.parametrize(

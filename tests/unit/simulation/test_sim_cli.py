@@ -68,6 +68,8 @@ def test_parameters_reach_the_policy(run):
         (["--load", "0"], "load: expected above 0"),
         (["--prefill", "0"], "prefill: expected at least one node that prefills"),
         (["--fail", "soon"], "fail: expected NODE@SECONDS"),
+        (["--fail", "0@nan"], "fail: expected NODE@SECONDS"),
+        (["--fail", "0@1+inf"], "fail: expected NODE@SECONDS"),
         (["--reject", "always"], "rejecting: expected off"),
     ],
 )
@@ -84,6 +86,29 @@ def test_the_fleet_is_described_by_the_same_options_in_each_command():
         assert "fleet" not in options
         for f in fields(FleetOptions):
             assert options[f.name].default == f.default
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["compare", TRACE, "--seeds", "4-0"], "seeds: expected"),
+        (["compare", TRACE, "--seeds", "0-99999999999"], "seeds: expected"),
+        (["sweep", TRACE, "--param", "linear.alpha=0:1:nan"], "linear.alpha: expected STEP > 0"),
+        (["sweep", TRACE, "--param", "linear.alpha=0:1:1e-12"], "more than 10,000 values"),
+        (["generate", "{file}/x.jsonl", "--requests", "1"], "out: cannot write"),
+        (["generate", "{folder}", "--requests", "1"], "out: cannot write"),
+        (["compare", TRACE, "--html", "{folder}"], "html: "),
+        (["compare", TRACE, "--markdown", "{file}/t.md"], "markdown: "),
+    ],
+)
+def test_what_cannot_be_is_said_before_the_work(run, tmp_path, monkeypatch, words, says):
+    monkeypatch.setattr(cli, "compare", lambda *_, **__: pytest.fail("the runs have begun"))
+    file = tmp_path / "file"
+    file.write_text("kept")
+    result = run(*(w.format(file=file, folder=tmp_path) for w in words))
+    assert result.exit_code == 2, result.output
+    assert says in result.output
+    assert file.read_text() == "kept"
 
 
 def test_compare_prints_rows_and_writes_a_page_without_outside_links(run, tmp_path):

@@ -1,7 +1,9 @@
+import gzip
 import json
 
 import pytest
 
+from core.simulation.generator import Workload, generate
 from core.simulation.sessions import think_seconds, with_sessions
 from core.simulation.trace_stats import trace_statistics
 from core.simulation.traces import TraceError, TraceRequest, read_trace, write_trace
@@ -88,6 +90,22 @@ def test_gzip_round_trip(tmp_path):
     trace = read_trace(write(tmp_path / "t.jsonl", [GOOD, {**GOOD, "timestamp": 7}]))
     write_trace(trace, tmp_path / "t.jsonl.gz")
     assert read_trace(tmp_path / "t.jsonl.gz").requests == trace.requests
+
+
+@pytest.mark.parametrize("damage", ["cut", "scrambled", "plain"])
+def test_a_damaged_gzip_is_an_error_of_the_trace(tmp_path, damage):
+    path = tmp_path / "t.jsonl.gz"
+    write_trace(generate(Workload(requests=50)), path)
+    whole = path.read_bytes()
+    damaged = {
+        "cut": whole[: len(whole) // 2],
+        "scrambled": whole[:40] + bytes(200) + whole[240:],
+        "plain": gzip.decompress(whole),
+    }
+    path.write_bytes(damaged[damage])
+    with pytest.raises(TraceError, match="cannot read the trace") as caught:
+        read_trace(path)
+    assert caught.value.field == "trace"
 
 
 def test_reuse_counts_contiguous_leading_blocks_only(tmp_path):

@@ -1,0 +1,74 @@
+"""What the command line prints is what was written, and what it is given is checked."""
+
+import json
+
+import pytest
+from rich.table import Table
+from typer.testing import CliRunner
+
+from core import admin_call, cli, wire
+from core.errors import BadRequest, Invalid, NotFound
+from core.identity import passwords
+
+MARKED = "[/done] see [jira-12] :rocket: [[nodes]]"
+
+
+def run(*words):
+    return CliRunner().invoke(cli.app, [*words])
+
+
+def test_what_people_write_is_shown_as_it_is_written(capsys):
+    table = Table("revision", "reason")
+    table.add_row("2", MARKED)
+    admin_call.print_table(table)
+    assert MARKED in capsys.readouterr().out
+
+
+def test_an_error_is_one_line_whatever_is_in_it(capsys, monkeypatch):
+    def fail():
+        raise NotFound(f"no decision with id {MARKED!r} " + "x" * 200)
+
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    told = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert told.count("\n") == 1 and MARKED in told
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["tokens", "create", "t", "--days", "1e9"],
+        ["keys", "create", "k", "--tenant", "a", "--requests-per-s", "inf"],
+        ["keys", "create", "k", "--tenant", "a", "--concurrent", "99999999999999999999"],
+        ["keys", "create", "k", "--tenant", "a", "--tokens-per-min", "99999999999999999999"],
+        ["audit", "list", "--before", "99999999999999999999"],
+        ["plan-cpp", "--tokens", "99999999999999999999"],
+    ],
+)
+def test_a_number_that_nothing_can_hold_names_its_option(tmp_path, monkeypatch, words):
+    monkeypatch.setenv("CONDUCTOR_STATE_DIR", str(tmp_path / "state"))
+    result = run(*words)
+    assert result.exit_code == 2, result.output
+    assert f"'{words[-2]}'" in result.output
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_password_that_is_no_text_is_refused():
+    read = b"\xff\xfe no utf-8 at all".decode("utf-8", "surrogateescape")  # as from a pipe
+    with pytest.raises(Invalid, match="password: is not text"):
+        passwords.check(read, "ada")
+
+
+def test_a_number_that_json_has_not_is_refused_before_it_is_sent():
+    for asked in ({"seconds": float("nan")}, {"changes": {"weighted.load": float("inf")}}):
+        with pytest.raises(BadRequest, match="is no finite number"):
+            admin_call.call("http://127.0.0.1:1", "POST", "/breaker", wire.BreakerView, asked)
+
+
+def test_doctor_shows_a_name_in_brackets(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONDUCTOR_STATE_DIR", str(tmp_path / "state"))
+    shown, plain = run("doctor"), json.loads(run("doctor", "--json").stdout)
+    detail = next(check["detail"] for check in plain if check["name"] == "nodes")
+    assert "[[nodes]]" in detail and detail in shown.output
