@@ -50,13 +50,12 @@ async def running_service(
     settings: Settings,
     *,
     clock: Clock | None = None,
-    made: Callable[[Service], None] | None = None,
+    made: Callable[[Service], None] = lambda _: None,
 ) -> AsyncIterator[Service]:
     """A whole scheduler process, entered: nodes watched, records written; left in order.
 
-    made: called with the service before anything of it runs: the place for what holds the loop.
-    Raises Invalid for tunables, tokenizers or node addresses that make no sense, before anything
-    starts.
+    made: called before anything of the service runs: the place for what holds the loop. Raises
+    Invalid for tunables, tokenizers or node addresses that make no sense, before anything starts.
     """
     clock = clock or SystemClock()
     tunables = start_tunables(settings)
@@ -102,16 +101,19 @@ async def running_service(
         add_jobs(service, recorder, restorer)
         supervisor.on_round = rounds_noted(service, settings.probe)
         await_first_start(service, first)
-        if made is not None:
-            made(service)
-        pools = [DnsNodes(service, pool) for pool in dns_pools(settings)]
+        made(service)
         async with drained(recorder), supervisor, service, changes.followed(service.heard):
             await restorer.start()
-            for nodes in pools:
-                nodes.watch()
-                with contextlib.suppress(EngineUnreachable):  # the job tries again, and tells
-                    await nodes.refresh()
+            await watch_pools(service, settings)
             yield service
+
+
+async def watch_pools(service: Service, settings: Settings) -> None:
+    """Follow the names behind which nodes stand, and register who is there now."""
+    for nodes in [DnsNodes(service, pool) for pool in dns_pools(settings)]:
+        nodes.watch()
+        with contextlib.suppress(EngineUnreachable):  # the job tries again, and tells
+            await nodes.refresh()
 
 
 def add_jobs(service: Service, recorder: Recorder, restorer: Restorer) -> None:
