@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from core.domain import Health, Trust
+from core.domain import Health, NodeId, Trust
 
 if TYPE_CHECKING:
     from core.gateway.service import Service
@@ -28,16 +28,26 @@ def _fleet(service: Service) -> list[str]:
     if len(dead) == len(fleet):
         found.append("every node is dead: requests are refused with 503")
     elif dead:
-        found.append(f"dead: {_listed(dead)}")
+        note = service.node_notes.get(dead[0]) if len(dead) == 1 else None
+        found.append(f"dead: {_listed(dead)}" + (f" ({note[0]})" if note else ""))
     if conductor.breakers.panic:
         found.append("too few nodes are available: breakers are ignored until some recover")
     unknown = _names(service, Health.UNKNOWN)
     if unknown:
         found.append(f"never answered so far: {_listed(unknown)}")
-    doubted = [s.id for slot, s in fleet.slots() if conductor.trust.trust(slot) in _DOUBTED]
+    told = {*dead, *unknown}  # one sentence a cause: that their signals are lost goes with it
+    doubted = [
+        s.id
+        for slot, s in fleet.slots()
+        if s.id not in told and conductor.trust.trust(slot) in _DOUBTED
+    ]
     if doubted:
         found.append(f"cache signal not believed: {_listed(doubted)}")
-    noted = [node for node in service.node_notes if fleet.has(node) and service.node_notes[node]]
+    noted = [
+        node
+        for node in service.node_notes
+        if fleet.has(node) and node not in dead and service.node_notes[node]
+    ]
     found += [f"{node}: {service.node_notes[node][0]}" for node in noted]
     return found
 
@@ -64,7 +74,7 @@ def _process(service: Service) -> list[str]:
 _DOUBTED = (Trust.DEGRADED, Trust.OFF)
 
 
-def _names(service: Service, health: Health) -> Sequence[str]:
+def _names(service: Service, health: Health) -> Sequence[NodeId]:
     fleet = service.conductor.fleet
     return [s.id for s in fleet.nodes() if s.url and fleet.health(s.id) is health]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, tzinfo
+from typing import Any
 
 from core import wire
 from dashboard.alerts.evidence import alert_evidence
@@ -35,6 +36,7 @@ EVIDENCE: dict[str, tuple[str, str, dict[str, str]]] = {
     "hotspots": ("views/breaker.py", "Breaker", {"machine": "hotspot detector"}),
 }
 """Rule -> (page, its title, parameters) with the evidence."""
+_COUNTED = frozenset({"nodes", "records", "groups"})
 
 
 def evidence_page(a: wire.AlertView) -> tuple[str, str, dict[str, str]]:
@@ -155,15 +157,20 @@ def monitor_figure(
             p,
             height=230,
             showlegend=True,
-            yaxis={"rangemode": "tozero", **_ticks(unit)},
+            yaxis={"rangemode": "tozero", **_ticks(unit, max([*known, alert.limit]))},
             meta=f"{alert.monitor} in the last hour: {told}; limit {alert.limit:g}.",
         ),
     }
 
 
-def _ticks(unit: str) -> dict[str, str]:
+def _ticks(unit: str, most: float) -> dict[str, Any]:
+    """Ticks of an axis up to `most`: counts are whole, times below a second in ms."""
     if unit == "share":
         return {"tickformat": ".0%"}
+    if unit == "s" and most < 1:
+        return {"tickformat": "~s", "ticksuffix": "s"}
+    if unit in _COUNTED:
+        return {"tickformat": ",d", "title": {"text": unit}} | ({"dtick": 1} if most < 5 else {})
     return {"ticksuffix": unit[1:] if unit.startswith("1/") else f" {unit}" if unit else ""}
 
 

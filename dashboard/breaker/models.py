@@ -138,7 +138,7 @@ def node_rows(nodes: Sequence[wire.NodeView]) -> list[dict[str, object]]:
         {
             "Node": n.id,
             "Breaker": _state_words(n.breaker.state),
-            "Means": MEANS.get(n.breaker.state, ("", ""))[1],
+            "Means": _meaning(n),
             "Ends in": fmt.seconds(n.breaker.until_s),
             "Reason": n.breaker.reason,
             "By": n.breaker.actor or ("itself" if n.breaker.state != "closed" else ""),
@@ -146,6 +146,15 @@ def node_rows(nodes: Sequence[wire.NodeView]) -> list[dict[str, object]]:
         }
         for n in ordered
     ]
+
+
+def _meaning(n: wire.NodeView) -> str:
+    """What a breaker's state means for requests; a closed one lets through what comes at all."""
+    if n.breaker.state == "closed" and n.health == "dead":
+        return "none: the node is dead"
+    if n.breaker.state == "closed" and n.draining:
+        return "none: the node drains"
+    return MEANS.get(n.breaker.state, ("", ""))[1]
 
 
 def _state_words(state: str) -> str:

@@ -16,15 +16,18 @@ import streamlit as st
 from core import wire
 from dashboard import session
 from dashboard.api.client import Refused, ServiceError, Unreachable
+from dashboard.api.control import ControlClient
 from dashboard.api.feed import Look
 from dashboard.live import live as follow
 from dashboard.overview import models as vm
 from dashboard.parts import format as fmt
 from dashboard.parts.components import notice
+from dashboard.parts.kept import kept
 
 Body = Callable[[wire.FleetState], None]
 Empty = Callable[[wire.FleetState], vm.Notice | None]
 SKELETON_PX = 260
+RECORDED_EVERY_S = 10.0
 
 
 def page(
@@ -40,9 +43,9 @@ def page(
 
     `body` is given the last state and draws below any message; it is left out while `empty`
     gives a reason that there is nothing to show. `history` draws what stored records alone can
-    show, for when the service is down and was never seen. `least` is the role that may look.
-    With `live` the page is a fragment that follows the service; pages whose widgets must not be
-    disturbed pass False and hand what is live to `live` themselves.
+    show, for when the service is down and was never seen, or has nothing to show now. `least` is
+    the role that may look. With `live` the page is a fragment that follows the service; pages
+    whose widgets must not be disturbed pass False and hand what is live to `live` themselves.
     """
     if not session.may(least):
         notice(vm.forbidden_notice(least, session.user().role))
@@ -87,7 +90,9 @@ def failure_notice(what: str, e: ServiceError) -> vm.Notice:
         return vm.Notice("warn", f"{what}: not available", str(e))
     if isinstance(e, Unreachable):
         where = "The page tries again by itself." if session.live() else ""
-        return vm.Notice("bad", f"{what}: the service does not answer", f"{e}. {where}".strip())
+        why = str(e)
+        text = f"{why[:1].upper()}{why[1:]}. {where}".strip()
+        return vm.Notice("bad", f"{what}: the service does not answer", text)
     return vm.Notice("bad", f"{what} cannot be read", str(e))
 
 
@@ -113,10 +118,26 @@ def _run(body: Body, empty: Empty | None, history: Callable[[], None] | None) ->
             _without_state(look, history)
             return
         reason = empty(look.state) if empty is not None else None
-        if reason is not None:
-            notice(reason)
+        if reason is None:
+            body(look.state)
             return
-        body(look.state)
+        notice(reason)
+        if history is not None and _recorded():  # a pool may be empty for a night
+            st.caption("From stored records:")
+            with part("The records"):
+                history()
+
+
+def _recorded() -> bool:
+    """Whether decisions are stored, of nodes that there may not be any more."""
+    try:
+        found = kept(
+            "storage", ttl_s=RECORDED_EVERY_S,
+            read=lambda: ControlClient(session.reader()).storage(),
+        )  # fmt: skip
+    except ServiceError:
+        return False
+    return found.database is not None and found.database.newest_at is not None
 
 
 def _without_state(look: Look, history: Callable[[], None] | None) -> None:

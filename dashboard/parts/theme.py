@@ -154,7 +154,8 @@ def style_sheet(p: Palette) -> str:
 .cd-note.cd-n-ok {{ border-left-color:{p.ok}; }}
 .cd-note.cd-n-none {{ border-left-color:{p.accent}; }}
 .cd-note p {{ margin:.15rem 0 0; }}
-.cd-note code {{ background:{p.page}; color:{p.text}; padding:0 .25rem; border-radius:3px; }}
+.cd-note code {{ background:{p.page}; color:{p.text}; font-size:.9em;
+  padding:0 .25rem; border-radius:3px; }}
 .cd-list {{ display:grid; gap:.35rem; }}
 .cd-list div {{ display:flex; gap:.5rem; line-height:1.35; color:{p.text}; font-size:.92rem; }}
 .cd-h {{ font-size:1rem; font-weight:620; color:{p.text}; margin:.35rem 0 0; }}

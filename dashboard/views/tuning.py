@@ -41,8 +41,9 @@ def main(_state: wire.FleetState) -> None:
                 past()
         return
     draft, wrong = current(view)
-    for text in wrong:
-        notice(Notice("warn", "A part of the draft in the address cannot be used", text))
+    if wrong:  # said until it is seen: the address has lost those parts by the next run
+        title = "A part of the draft in the address cannot be used"
+        also_unheeded(Notice("warn", title, "; ".join(wrong)))
     conflict(draft, view)
     left, right = st.columns([7, 5], gap="large")
     with left:

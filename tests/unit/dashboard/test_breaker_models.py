@@ -50,6 +50,9 @@ def test_nodes_that_are_out_come_first() -> None:
     rows = bm.node_rows([node("a"), out])
     assert [r["Node"] for r in rows] == ["b", "a"]
     assert (rows[0]["Breaker"], rows[0]["By"]) == ("✕ open", "itself")
+    closed = [node("a"), node("b", health="dead"), node("c", draining=True)]
+    means = [r["Means"] for r in bm.node_rows(closed)]
+    assert means == ["takes requests", "none: the node is dead", "none: the node drains"]
     tiles = bm.node_tiles(state(node("a"), out))
     assert (tiles[0].value, tiles[0].sub) == ("1", "b")
 
