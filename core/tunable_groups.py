@@ -318,6 +318,12 @@ class Alerts:
     records_dropped: int = number(0, 0, 1_000_000_000, "records", "given up in 5 min")
     loop_lag_s: float = number(0.05, 0.001, 60.0, "s", "event loop lag, worst of a minute")
     decision_s: float = number(0.001, 1e-6, 10.0, "s", "p99 of a decision", "S3 5.1")
+    decision_share: float = number(
+        0.1, 0.0, 10.0, "share", "p99 of a decision over the median TTFT, at most 0.1 s of it"
+    )
+    decisions_min: int = number(
+        300, 1, 1_000_000, "decisions", "in five minutes before `decision_share` is judged"
+    )
     product_cv: float = number(2.0, 0.0, 100.0, "", "spread of P-token x BS", "S3 5.1")
     hit_spread: float = number(
         0.6, 0.0, 1.0, "share", "hit of the best and the worst node", "S3 5.1"

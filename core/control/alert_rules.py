@@ -24,7 +24,11 @@ class Monitor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Fires once `monitor` has been above (or below) the tunable `limit` for `for_s` seconds."""
+    """Fires once `monitor` has been above (or below) the tunable `limit` for `for_s` seconds.
+
+    With `also`, that monitor has to be above `also_limit` all that time, too; while it has no
+    value there is nothing to judge by.
+    """
 
     name: str
     monitor: str
@@ -34,6 +38,8 @@ class Rule:
     for_s: float
     summary: str
     below: bool = False
+    also: str = ""
+    also_limit: str = ""
 
     def broken(self, value: float, limit: float) -> bool:
         """Whether the value is on the wrong side."""
@@ -54,6 +60,10 @@ MONITORS: tuple[Monitor, ...] = (
     Monitor(name="firings", unit="1/min", doc="stage-2 firings of the hotspot detector"),
     Monitor(name="hot_groups", unit="groups", doc="prefix groups alerted or filtered now"),
     Monitor(name="decision_p99", unit="s", doc="time of a scheduling decision, of the last minute"),
+    Monitor(
+        name="decision_felt", unit="share",
+        doc="p99 of a decision's time, of five minutes, over the median time to first token",
+    ),
     Monitor(name="burn_fast", unit="", doc="burn rate that 1 h and 5 min agree on"),
     Monitor(name="burn_slow", unit="", doc="burn rate that 6 h and 30 min agree on"),
     Monitor(name="burn_long", unit="", doc="burn rate that 3 d and 6 h agree on"),
@@ -110,7 +120,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="decisions_slow", monitor="decision_p99", limit="decision_s", severity="ticket",
-        for_s=60.0, summary="scheduling decisions take longer than their limit",
+        for_s=300.0, also="decision_felt", also_limit="decision_share",
+        summary="scheduling decisions take longer than their limit, and so long that users feel it",
     ),
     Rule(
         name="load_uneven", monitor="product_cv", limit="product_cv", severity="ticket",

@@ -77,9 +77,13 @@ class Alert:
 
     rule: Rule
     limit: float
+    also_limit: float = 0.0
+    """Of the rule's second monitor, where it has one."""
     state: AlertState = AlertState.INACTIVE
     value: float | None = None
     """At the last evaluation."""
+    also: float | None = None
+    """The second monitor's value."""
     worst: float | None = None
     """Since it is broken."""
     since_s: float | None = None
@@ -152,10 +156,14 @@ class AlertBoard:
             rule = alert.rule
             alert.limit = float(getattr(limits, rule.limit))
             alert.value = values.get(rule.monitor)
+            if rule.also:
+                alert.also_limit = float(getattr(limits, rule.also_limit))
+                alert.also = values.get(rule.also)
             before = alert.state
             self._step(alert, _sign(alert, now), now, at)
             if alert.state in (_P, _F) and alert.value is not None:
-                facts = (evidence or {}).get(rule.monitor, {})
+                facts = {k: v for name in (rule.monitor, rule.also)
+                         for k, v in (evidence or {}).get(name, {}).items()}  # fmt: skip
                 alert.evidence = {"value": alert.value, "limit": alert.limit, **facts}
                 alert.worst = _worse(rule, alert.worst, alert.value)
             if alert.state is not before:
@@ -217,17 +225,27 @@ class AlertBoard:
 
 
 def _sign(alert: Alert, now: float) -> Sign:
-    rule = alert.rule
-    if alert.state is _R and now - alert.resolved_s >= RESOLVED_KEPT_S:
-        old = alert.value is None or not rule.broken(alert.value, alert.limit)
-        if old:
-            return Sign.OLD
-    if alert.value is None:
+    broken = _broken(alert)
+    if alert.state is _R and now - alert.resolved_s >= RESOLVED_KEPT_S and not broken:
+        return Sign.OLD
+    if broken is None:
         return Sign.NOTHING
-    if not rule.broken(alert.value, alert.limit):
+    if not broken:
         return Sign.HOLDS
     since_s = now if alert.since_s is None else alert.since_s
-    return Sign.LONG if now - since_s >= rule.for_s else Sign.BROKEN
+    return Sign.LONG if now - since_s >= alert.rule.for_s else Sign.BROKEN
+
+
+def _broken(alert: Alert) -> bool | None:
+    """Whether the values are on the wrong side; None where there is nothing to judge by."""
+    rule = alert.rule
+    if alert.value is None:
+        return None
+    if not rule.broken(alert.value, alert.limit):
+        return False
+    if not rule.also:
+        return True
+    return None if alert.also is None else alert.also > alert.also_limit
 
 
 def _retell(alert: Alert, kept: Kept, now: float, at: datetime) -> None:

@@ -119,12 +119,11 @@ def monitor_list(service: Service) -> wire.MonitorList:
     """GET /monitors."""
     now, watch = service.clock.now(), service.monitoring
     values = watch.values(now, {})
-    alerts, limits = service.conductor.tunables.alerts, {r.monitor: r for r in RULES}
+    alerts, limits = service.conductor.tunables.alerts, _limits()
     views = []
     for m in MONITORS:
-        rule = limits.get(m.name)
-        limit = None if rule is None else float(getattr(alerts, rule.limit))
-        name = "" if rule is None else rule.name
+        name, field = limits.get(m.name, ("", ""))
+        limit = float(getattr(alerts, field)) if field else None
         views.append(
             wire.MonitorView(
                 name=m.name, unit=m.unit, doc=m.doc, value=values[m.name], alert=name, limit=limit
@@ -183,6 +182,12 @@ def forecast_view(service: Service) -> wire.ForecastView:
     )
 
 
+def _limits() -> dict[str, tuple[str, str]]:
+    """By monitor, the rule that watches it and the tunable it is compared with."""
+    second = {r.also: (r.name, r.also_limit) for r in RULES if r.also}
+    return second | {r.monitor: (r.name, r.limit) for r in RULES}
+
+
 def alert_view(alert: Alert) -> wire.AlertView:
     """One alert."""
     rule, ack = alert.rule, alert.acknowledged
@@ -195,6 +200,8 @@ def alert_view(alert: Alert) -> wire.AlertView:
         limit=alert.limit,
         below=rule.below,
         for_s=rule.for_s,
+        also=rule.also,
+        also_limit=alert.also_limit if rule.also else None,
         value=alert.value,
         worst=alert.worst,
         since=alert.since,

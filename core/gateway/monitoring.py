@@ -31,6 +31,9 @@ KEPT = 720
 THREE_DAYS_S = 3 * 86_400.0
 _LONG_STEP_S = 300.0
 _WINDOW_S = 60.0
+_AT_ONCE_S = 0.1
+"""What happens within it seems instantaneous (Nielsen, Usability Engineering, 1993, ch. 5): of a
+longer time to first token no more than this is held against a decision's time."""
 _NAMED = 5
 """Nodes that evidence names."""
 _BUSY_REQUESTS = 20
@@ -97,6 +100,7 @@ class Monitoring:
         found: dict[str, float | None] = dict.fromkeys((m.name for m in MONITORS), None)
         found.update(self._balance(now, evidence))
         found.update(self._hit(now, evidence))
+        found.update(self._decisions(now, evidence))
         found.update(self._burn(now, evidence))
         found.update(self._process(now, evidence))
         return found
@@ -155,6 +159,23 @@ class Monitoring:
             "group_share": top,
             "decision_p99": live.decide.quantile(0.99) if live.decide.count else None,
         }
+
+    def _decisions(
+        self, now: float, evidence: dict[str, dict[str, object]]
+    ) -> dict[str, float | None]:
+        """How much of the wait for a first token a slow decision is. Of few decisions the slowest
+        hundredth is one or two: chance, and the machine's."""
+        live = self._service.live.window(now, FIVE_MIN_S)
+        if live.decide.count < self._service.conductor.tunables.alerts.decisions_min:
+            return {"decision_felt": None}
+        p99_s, ttft_s = live.decide.quantile(0.99), live.ttft.quantile(0.5)
+        wait_s = min(ttft_s, _AT_ONCE_S) if live.ttft.count else _AT_ONCE_S
+        evidence["decision_felt"] = {
+            "decisions": live.decide.count,
+            "decision_p99_s": round(p99_s, 6),
+            "ttft_p50_s": round(ttft_s, 6) if live.ttft.count else None,
+        }
+        return {"decision_felt": p99_s / wait_s}
 
     def _burn(self, now: float, evidence: dict[str, dict[str, object]]) -> dict[str, Any]:
         service = self._service

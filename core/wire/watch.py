@@ -105,6 +105,9 @@ class AlertView(Answer):
     below: bool = False
     """Alerts where the monitor is below the limit, not above."""
     for_s: float
+    also: str = ""
+    """A second monitor, which has to be above `also_limit` as well; empty where there is none."""
+    also_limit: float | None = None
     value: float | None = None
     worst: float | None = None
     since: datetime | None = None

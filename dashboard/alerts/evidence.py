@@ -78,6 +78,13 @@ def _hit(_rule: str, facts: Facts) -> str:
     return f"{achieved} of the prompt tokens reused where {reachable} could be"
 
 
+def _decisions(_rule: str, facts: Facts) -> str:
+    ttft = facts["ttft_p50_s"]
+    median = "no answer was streamed" if ttft is None else f"median TTFT {_seconds(ttft)}"
+    of = fmt.counted(int(_value(facts["decisions"])), "decision")
+    return f"p99 of {of} in 5 min {_seconds(facts['decision_p99_s'])}, {median}"
+
+
 def _audit(_rule: str, facts: Facts) -> str:
     checked = facts.get("checked")
     read = f" ({fmt.count(_value(checked))} were read)" if checked else ""
@@ -104,6 +111,7 @@ _PHRASES: tuple[tuple[tuple[str, ...], Callable[[str, Facts], str]], ...] = (
     (("groups",), _groups),
     (("best", "worst"), _spread),
     (("achieved", "reachable"), _hit),
+    (("decisions", "decision_p99_s", "ttft_p50_s"), _decisions),
     (("entry", "what"), _audit),
     (("rows", "error"), _spool),
     (("total", "error"), _dropped),
@@ -113,6 +121,10 @@ _PHRASES: tuple[tuple[tuple[str, ...], Callable[[str, Facts], str]], ...] = (
 
 def _value(given: object) -> float:
     return float(given) if isinstance(given, (int, float)) else 0.0
+
+
+def _seconds(given: object) -> str:
+    return fmt.seconds(_value(given))
 
 
 def _number(given: object) -> str:

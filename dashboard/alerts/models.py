@@ -65,7 +65,8 @@ def rule_words(a: wire.AlertView, unit: str) -> str:
     """When a rule fires."""
     side = "below" if a.below else "above"
     held = f" for {fmt.seconds(a.for_s)}" if a.for_s else ""
-    return f"{a.monitor} {side} {value_words(a.limit, unit)}{held}"
+    also = f", and {a.also} above {fmt.share(a.also_limit, 0)}," if a.also else ""
+    return f"{a.monitor} {side} {value_words(a.limit, unit)}{also}{held}"
 
 
 def alert_tiles(alerts: Sequence[wire.AlertView], webhook: wire.WebhookView) -> list[Tile]:

@@ -18,7 +18,7 @@ CALM = {
     "hit_ratio": 0.92, "hit_spread": 0.2, "group_share": 0.3, "firings": 0.0, "hot_groups": 0.0,
     "decision_p99": 0.0004, "burn_fast": 0.2, "burn_slow": 0.1, "burn_long": 0.3, "panic": 0.0,
     "audit_broken": 0.0, "signal_lost": 0.0, "spool": 0.01, "records_dropped": 0.0,
-    "nodes_dead": 0.0, "loop_lag": 0.004,
+    "nodes_dead": 0.0, "loop_lag": 0.004, "decision_felt": 0.02,
 }  # fmt: skip
 BAD = {
     "product_cv": 2.5, "hit_ratio": 0.3, "hit_spread": 0.9, "firings": 9.0, "decision_p99": 0.004,
@@ -26,6 +26,7 @@ BAD = {
     "audit_broken": 1.0, "spool": 0.51, "records_dropped": 1.0, "loop_lag": 0.06,
     "nodes_dead": 1.0,
 }  # fmt: skip
+ALSO = {"decision_felt": 0.3}
 
 
 def play(board, values, *, seconds, start_s=0.0, step_s=5.0, evidence=None):
@@ -48,8 +49,10 @@ def states(board) -> dict[str, str]:
 def test_every_rule_watches_a_monitor_and_has_a_limit():
     assert set(CALM) == {m.name for m in MONITORS}
     assert set(BAD) == {r.monitor for r in RULES}
+    assert set(ALSO) == {r.also for r in RULES if r.also}
     for rule in RULES:
         assert hasattr(LIMITS, rule.limit)
+        assert not rule.also or hasattr(LIMITS, rule.also_limit)
 
 
 def test_every_state_has_every_sign():
@@ -61,11 +64,39 @@ def test_a_calm_hour_alerts_nobody():
     assert play(board, CALM, seconds=3600) == []
 
 
+def test_slow_decisions_that_nobody_feels_alert_nobody():
+    """A laptop's p99 of 4 ms, beside first tokens that take 60: over the limit, and unfelt."""
+    board = AlertBoard()
+    assert play(board, {**CALM, "decision_p99": 0.004, "decision_felt": 0.07}, seconds=3600) == []
+    few = {**CALM, "decision_p99": 0.4, "decision_felt": None}
+    assert play(board, few, seconds=600, start_s=3605) == []
+
+
+def test_a_real_regression_of_decisions_fires_with_what_stands_behind_it():
+    board = AlertBoard()
+    slow = {**CALM, "decision_p99": 0.03, "decision_felt": 0.4}
+    facts = {"decision_felt": {"decisions": 900, "ttft_p50_s": 0.075}}
+    moved = play(board, slow, seconds=400, evidence=facts)
+    assert moved == [
+        (0.0, "decisions_slow", "inactive", "pending"),
+        (300.0, "decisions_slow", "pending", "firing"),
+    ]
+    alert = board.get("decisions_slow")
+    assert (alert.value, alert.also) == (0.03, 0.4)
+    assert alert.evidence["decisions"] == 900 and alert.evidence["limit"] == LIMITS.decision_s
+    # No longer felt: resolved, whatever the first monitor says.
+    calm = {**slow, "decision_felt": 0.05}
+    moved = play(board, calm, seconds=5, start_s=405)
+    assert moved == [(405, "decisions_slow", "firing", "resolved")]
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: r.name)
 def test_each_cause_fires_its_alert_and_only_it(rule):
     board = AlertBoard()
     play(board, CALM, seconds=600)
     bad = {**CALM, rule.monitor: BAD[rule.monitor]}
+    if rule.also:
+        bad[rule.also] = ALSO[rule.also]
     moved = play(board, bad, seconds=600, start_s=605)
     fired = 605 + rule.for_s
     expected = [(fired, rule.name, "pending" if rule.for_s else "inactive", "firing")]

@@ -62,6 +62,11 @@ def test_an_alert_says_how_long_how_bad_and_why() -> None:
             "within limits",
         ),
         (
+            "decisions_slow",
+            {"decisions": 900, "decision_p99_s": 0.03, "ttft_p50_s": 0.075},
+            "p99 of 900 decisions in 5 min 30 ms, median TTFT 75 ms",
+        ),
+        (
             "load_uneven", {"busiest": "gpu-7", "nodes": 8},
             "the busiest of 8 prefill nodes is gpu-7",
         ),
@@ -109,6 +114,8 @@ def test_rules_read_with_their_units() -> None:
                         {"loop_lag": "s"}, UTC)[0]  # fmt: skip
     assert row["Rule"] == "loop_lag below 100 ms for 60 s"
     assert row["Now"] == "200 ms"
+    two = alert("slow", limit=0.001, for_s=300.0, also="felt", also_limit=0.1)
+    assert am.rule_words(two, "s").endswith(" above 1 ms, and felt above 10 %, for 5 min")
     assert am.value_words(0.058, "share") == "5.8 %"
     assert am.value_words(3.0, "1/min") == "3/min"
 
