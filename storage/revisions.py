@@ -82,10 +82,14 @@ def commit_act(
 
 
 def _put_scheduled(connection: Connection, rows: list[dict[str, Any]]) -> None:
+    """Store waiting changes, or how they ended; Conflict where another process ended one first."""
     dialect: Any = postgresql if connection.dialect.name == "postgresql" else sqlite
     statement = dialect.insert(scheduled_changes)
     statement = statement.on_conflict_do_update(
         index_elements=[scheduled_changes.c.id],
         set_={name: statement.excluded[name] for name in ("state", "note", "revision")},
-    )
-    connection.execute(statement, rows)
+        where=scheduled_changes.c.state == "pending",
+    ).returning(scheduled_changes.c.id)
+    for row in rows:
+        if connection.execute(statement, row).first() is None:
+            raise Conflict(f"id: the scheduled change {row['id']} is over already", field="id")

@@ -9,14 +9,16 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from random import Random
 from typing import Any, TypeVar
 
 from core.clock import Clock
 from core.conductor import Conductor
 from core.control import schedule
-from core.control.guard import Guard
+from core.control.guard import SIX_HOURS_S, STEP_S, Guard
+from core.control.resume import follow, resumed, steps
 from core.control.revisions import KEPT_MAX, Book, Kind, Revision, from_record
 from core.errors import ConductorError, Conflict, StoreError
 from core.identity.audit import entry as audit_entry
@@ -29,6 +31,8 @@ _KIND_EVENTS = {
     Kind.GUARD: "guard.rolled_back",
     Kind.CANARY: "canary.started",
 }
+STANDS_IN = "stands_in"
+"""In the detail of a revision whose stored values could not be used."""
 AUTHOR = "conductor"
 """Author of what the control plane does by itself."""
 log = logging.getLogger("conductor.control")
@@ -115,15 +119,9 @@ class Acts:
         self.book.adopt(revision)
         if revision.kind is Kind.CANARY:
             return
-        now, rules = self._clock.now(), revision.tunables.guard
+        now = self._clock.now()
         self.conductor.apply(revision.tunables, revision.number)
-        good = self.book.get(self.guard.good)
-        if revision.kind is Kind.GUARD:
-            self.guard.rolled_back(now, revision.number, rules)
-        elif good is not None and not diff(good.tunables, revision.tunables):
-            self.guard.settled(revision.number)
-        else:
-            self.guard.changed(now, rules)
+        follow(self.guard, revision, self.book.get(self.guard.good), now)
         why = f"revision {revision.number} became live"
         self._end_trials(why)
 
@@ -147,7 +145,8 @@ class Acts:
         )
         self.pending = {change.id: change for change in waiting}
         missed = [record for record in reversed(records) if record.number > self.book.newest]
-        for revision in filter(None, map(_readable, missed)):
+        for record in missed:
+            revision = _readable(record) or _stand_in(record, self.book.live)
             self._adopt(revision)
             self.on_act(
                 _KIND_EVENTS.get(revision.kind, "tunables.changed"), _event_data(revision, ())
@@ -185,11 +184,23 @@ class Acts:
                 store.commit_act(revision=self._start_revision().record())
             records = store.revisions(limit=KEPT_MAX)
         known = [r for r in map(_readable, records) if r is not None]
-        live = next((r for r in known if r.kind is not Kind.CANARY), self._start_revision())
+        history = [r for r in reversed(known) if r.kind is not Kind.CANARY]
+        history = history or [self._start_revision()]
+        last = next((r for r in records if r.kind != Kind.CANARY), None)
+        if last is not None and last.number > history[-1].number:
+            history.append(_stand_in(last, history[-1]))
         newest = max((r.number for r in records), default=0)
-        self.book = Book(live, newest=newest, older=known)
-        self.guard = Guard(live.number)
+        self.book = Book(history[-1], newest=newest, older=known)
+        self.guard = self._resumed(store, history)
         self.pending = {s.id: s for s in store.scheduled()}
+
+    def _resumed(self, store: RecordStore, history: Sequence[Revision]) -> Guard:
+        now, wall = self._clock.now(), self._clock.wall()
+        guard = resumed(history, now=now, wall=wall)
+        since = wall - timedelta(seconds=SIX_HOURS_S)
+        stored = store.series(since, wall, step_s=int(STEP_S))
+        guard.recall(steps(stored, now=now, wall=wall))
+        return guard
 
     def _expiry(self, revision: Revision, until: datetime) -> ScheduledRecord:
         return schedule.expiry_of(revision, until, id=self._new_id(revision.at))
@@ -232,6 +243,23 @@ def _readable(record: RevisionRecord) -> Revision | None:
     except (ConductorError, ValueError) as error:
         log.warning("stored revision %d cannot be used: %s", record.number, error)
         return None
+
+
+def _stand_in(record: RevisionRecord, before: Revision) -> Revision:
+    """In place of a stored revision that this release cannot use: its number, for changes are made
+    from the newest one, with the values of the one before."""
+    reason = f"revision {record.number} cannot be used by this release; {before.number}'s values"
+    return replace(
+        before,
+        number=record.number,
+        base=record.base,
+        at=record.at,
+        author=AUTHOR,
+        reason=reason,
+        kind=Kind.CANARY if record.kind == Kind.CANARY else Kind.CHANGE,
+        changes={},
+        detail={STANDS_IN: True},
+    )
 
 
 def facts_of(changes: Mapping[str, tuple[Any, Any]], author: str, reason: str) -> dict[str, Any]:

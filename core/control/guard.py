@@ -22,6 +22,9 @@ came before the change: a fault that was there already is not the change's.
     resting    time is over    quiet
     resting    change          watching, but condemns only once the rest is over
 
+After a start it goes on where it was: `resume.py` takes the stored revisions through this table
+again, by their times, and gives it what was stored of their requests.
+
 What is restored is the last good revision, so each rollback goes further back, is not watched
 itself, and after one there is a rest: the guard cannot flap.
 """
@@ -30,7 +33,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +78,10 @@ class Tally:
         step[2] += bad
         step[3] += error
 
+    def recall(self, at_s: float, seen: Counts) -> None:
+        """Take up a step of before the start; oldest first, and before any `add`."""
+        self._steps.append([at_s, seen.total, seen.bad, seen.errors])
+
     def window(self, now: float, seconds: float) -> Counts:
         """The last `seconds`, whole steps."""
         total = bad = errors = 0.0
@@ -83,6 +90,13 @@ class Tally:
                 break
             total, bad, errors = total + n, bad + b, errors + e
         return Counts(int(total), int(bad), int(errors))
+
+
+def _sum(parts: Iterable[Counts]) -> Counts:
+    total = bad = errors = 0
+    for c in parts:
+        total, bad, errors = total + c.total, bad + c.bad, errors + c.errors
+    return Counts(total, bad, errors)
 
 
 class State(enum.StrEnum):
@@ -175,6 +189,18 @@ class Guard:
         self.good = live
         self.rest_until_s = self.until_s = now + rules.rest_s
         self.state = State.RESTING
+
+    def recall(self, steps: Sequence[tuple[float, Counts]]) -> None:
+        """Take up what was stored before a start, as (time, counts), oldest first: requests since
+        the suspected change, and what came before it."""
+        for at_s, seen in steps:
+            self.overall.recall(at_s, seen)
+            if self.state is State.WATCHING and at_s >= self.since_s:
+                self.suspects.recall(at_s, seen)
+        self._before = {
+            s: _sum(c for at_s, c in steps if self.since_s - s <= at_s < self.since_s)
+            for s in (FIVE_MIN_S, HALF_HOUR_S)
+        }
 
     def observe(self, revision: int, now: float, *, bad: bool, error: bool) -> None:
         """A request decided under `revision` has ended, or was refused by us."""

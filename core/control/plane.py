@@ -18,7 +18,7 @@ from typing import Any
 from core.clock import Clock
 from core.conductor import Conductor
 from core.control import schedule
-from core.control.acts import AUTHOR
+from core.control.acts import AUTHOR, STANDS_IN
 from core.control.guard import Evidence
 from core.control.preview import Report, preview
 from core.control.replay import Replayed, fleet_shape, replay
@@ -81,14 +81,20 @@ class ControlPlane(TrialActs):
         await self._try_load(self._clock.now())
 
     async def stop(self) -> None:
-        """End; acts under way are finished."""
+        """End; acts under way are finished, trials end with the process."""
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._end_trials("the service was stopped")
 
     async def tick(self, now: float) -> None:
         """One round: what is due, what the guard says."""
         if not self.loaded and not await self._try_load(now):
             return
+        rules = self.conductor.tunables.guard
+        if self.canary is not None and not self.canary.ended and rules.enabled:
+            why = self.canary.condemned(rules)  # needs no store, so nothing that does goes first
+            if why:
+                self._end_canary(f"guard: {why}")
         for change in schedule.due(self.pending.values(), self._clock.wall()):
             with contextlib.suppress(Conflict):  # another process did it; we have caught up
                 await self._act(partial(self._carry_out, change))
@@ -97,10 +103,6 @@ class ControlPlane(TrialActs):
         if evidence is not None:
             with contextlib.suppress(Conflict):
                 await self._act(partial(self._guard_rollback, evidence))
-        if self.canary is not None and not self.canary.ended and rules.enabled:
-            why = self.canary.condemned(rules)
-            if why:
-                self._end_canary(f"guard: {why}")
 
     async def _try_load(self, now: float) -> bool:
         """Read what is stored; tries again later where the store is away."""
@@ -222,7 +224,9 @@ class ControlPlane(TrialActs):
     async def revision(self, number: int) -> Revision:
         """A revision by number; NotFound."""
         kept = self.book.get(number)
-        return kept if kept is not None else from_record(await self._read_revision(number))
+        if kept is not None and STANDS_IN not in kept.detail:
+            return kept
+        return from_record(await self._read_revision(number))
 
     async def _read_revision(self, number: int) -> RevisionRecord:
         store = self._require()

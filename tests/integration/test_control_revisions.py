@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sqlite3
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -119,14 +120,36 @@ async def test_revisions_survive_a_restart(four, tmp_path):
         later = datetime.now(UTC) + timedelta(hours=1)
         body = {"changes": {"linear.beta": 0.8}, "at": later.isoformat(), **WHY}
         await call(w, "POST", "/scheduled", body, kind=wire.ScheduledView, status=201)
+        canary = {"changes": {"linear.alpha": 0.6}, "share": 0.5, **WHY}
+        await call(w, "POST", "/canary/start", canary, kind=wire.CanaryView, status=201)
+        await w.service.control.stop()
+        await flushed(w)
+        ended = w.service.store.events(kind="canary.stopped")
+        assert [e.data["reason"] for e in ended] == ["the service was stopped"]
     async with controlled(four, tmp_path) as w:
         assert w.service.conductor.revision == made.revision
+        guard = w.service.control.guard
+        assert (guard.state, guard.good) == ("watching", made.base), "its time is not over yet"
+        left_s = guard.until_s - w.service.clock.now()
+        assert 0 < left_s < w.service.conductor.tunables.guard.time_s
         assert w.service.conductor.tunables.linear.alpha == 0.33
         waiting = await call(w, "GET", "/scheduled", kind=wire.ScheduledList)
         assert [s.changes for s in waiting.items] == [{"linear.beta": 0.8}]
         back = await call(w, "POST", "/revisions/rollback", WHY, status=201)
-        assert back.revision == made.revision + 1
+        assert back.revision == made.revision + 2, "the canary's number is not used again"
         assert w.service.conductor.tunables.linear.alpha == 0.5
+        bad = await apply(w, {"linear.alpha": 0.6})
+    with sqlite3.connect(tmp_path / "records.db") as database:  # of a release with other bounds
+        sql = "UPDATE revisions SET \"values\" = replace(\"values\", '0.6', '7.0') WHERE number = ?"
+        assert database.execute(sql, (bad.revision,)).rowcount == 1
+    async with controlled(four, tmp_path) as w:
+        assert w.service.conductor.revision == bad.revision
+        assert w.service.conductor.tunables.linear.alpha == 0.5, "the one before holds"
+        made = await apply(w, {"linear.alpha": 0.4})
+        assert made.revision == bad.revision + 1
+        back = {"to": bad.revision, **WHY}
+        error = await call(w, "POST", "/revisions/rollback", back, status=422)
+        assert "linear.alpha" in error.message
 
 
 async def test_no_database_no_change(four, tmp_path):

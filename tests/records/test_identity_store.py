@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from record_cases import draft
 from sqlalchemy import text
@@ -22,6 +23,7 @@ from core.ports import (
     KeyRecord,
     NodeWord,
     RevisionRecord,
+    ScheduledRecord,
     TokenRecord,
     UserRecord,
 )
@@ -215,6 +217,23 @@ def test_an_act_and_its_entry_are_stored_together_or_not_at_all(store, record_ur
         store.commit_identity(IdentityChange(users=(ADA,)), draft())
     assert store.users() == []
     assert store.verify_audit() == (1, None)
+
+
+def test_a_scheduled_change_ends_once_whoever_ends_it(store):
+    """One replica calls it off, another that has not heard of it yet carries it out."""
+    waits = ScheduledRecord(
+        id="s", created_at=AT, due_at=LATER, author="a", reason="r", changes={}, expected={}
+    )
+    store.commit_act(scheduled=(waits,))
+    off = msgspec.structs.replace(waits, state="cancelled", note="ada: not today")
+    store.commit_act(scheduled=(off,), audit=draft("tunables.schedule_cancelled"))
+    made = RevisionRecord(number=1, base=0, at=AT, author="a", reason="r", changes={}, values={})
+    done = msgspec.structs.replace(waits, state="done", revision=1)
+    with pytest.raises(Conflict, match="is over already"):
+        store.commit_act(revision=made, scheduled=(done,), audit=draft("tunables.changed"))
+    (kept,) = store.scheduled(pending_only=False)
+    assert (kept.state, kept.note) == ("cancelled", "ada: not today")
+    assert store.revisions() == [] and store.verify_audit() == (1, None)
 
 
 def word(at, heard=None, **data):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from core.control.guard import Guard, State, Tally
+from core.control.resume import resumed, steps
+from core.control.revisions import Kind, Revision
+from core.ports import TimeBucket
 from core.tunables import Guard as Rules
+from core.tunables import Tunables
 
 RULES = Rules(time_s=1800.0, objective=0.99, sample_min=50, rest_s=300.0)
 
@@ -47,6 +53,55 @@ def test_a_total_loss_of_the_objective_is_rolled_back_within_the_guard_time():
     assert 3600 < at < 3600 + 600
     assert evidence.suspects_rate == pytest.approx(100.0)
     assert evidence.before_rate == 0.0
+
+
+WALL = datetime(2026, 5, 1, tzinfo=UTC)
+
+
+def stored(number: int, ago_s: float, alpha: float, kind: Kind = Kind.CHANGE) -> Revision:
+    tunables = Tunables().changed({"linear.alpha": alpha})
+    return Revision(
+        number=number, base=number - 1, at=WALL - timedelta(seconds=ago_s), author="op",
+        reason="why", kind=kind, tunables=tunables, changes={},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("history", "state", "good"),
+    [
+        ([stored(1, 9e4, 0.1)], State.QUIET, 1),
+        ([stored(1, 9e4, 0.1), stored(2, 600, 0.2)], State.WATCHING, 1),
+        ([stored(1, 9e4, 0.1), stored(2, 3000, 0.2), stored(3, 600, 0.3)], State.WATCHING, 2),
+        ([stored(1, 9e4, 0.1), stored(2, 1000, 0.2), stored(3, 600, 0.3)], State.WATCHING, 1),
+        ([stored(1, 9e4, 0.1), stored(2, 1801, 0.2)], State.QUIET, 2),
+        ([stored(1, 9e4, 0.1), stored(2, 600, 0.2), stored(3, 300, 0.1)], State.QUIET, 3),
+        ([stored(1, 9e4, 0.1), stored(2, 600, 0.2), stored(3, 200, 0.1, Kind.GUARD)],
+         State.RESTING, 3),
+        ([stored(1, 9e4, 0.1), stored(2, -60, 0.2)], State.WATCHING, 1),  # a clock that went back
+    ],
+)  # fmt: skip
+def test_a_restart_takes_nothing_off_the_guard_time(history, state, good):
+    guard = resumed(history, now=50.0, wall=WALL)
+    assert (guard.state, guard.good) == (state, good)
+    if state is State.WATCHING:
+        changed_s = min(50.0 - (WALL - history[-1].at).total_seconds(), 50.0)
+        assert guard.until_s == pytest.approx(changed_s + 1800.0)
+
+
+@pytest.mark.parametrize(("bad_before", "condemned"), [(0, True), (10, False)])
+def test_what_was_stored_before_a_restart_speaks_as_if_there_had_been_none(bad_before, condemned):
+    guard = resumed([stored(1, 9e4, 0.1), stored(2, 600, 0.2)], now=50.0, wall=WALL)
+
+    def bucket(ago_s: int, bad: int) -> TimeBucket:
+        start = WALL - timedelta(seconds=ago_s)
+        return TimeBucket(start=start, decisions=10, finished=10, slo_missed=bad)
+
+    seen = [bucket(ago_s, bad_before if ago_s > 600 else 10) for ago_s in range(3600, 0, -10)]
+    guard.recall(steps(seen, now=50.0, wall=WALL))
+    evidence = guard.tick(50.0, RULES, live=2)
+    assert (evidence is not None) is condemned
+    if evidence is not None:
+        assert (evidence.rule, evidence.suspects.total, evidence.before.bad) == ("fast", 300, 0)
 
 
 def test_slow_burn_is_found_by_the_long_windows():
