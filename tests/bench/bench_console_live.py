@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from playwright.sync_api import CDPSession, Page
 
-from tests.bench.console_browser import chromium, frames, new_page, open_cold
+from tests.bench.console_browser import chromium, frames, new_page, open_page
 from tests.bench.console_world import World, machine, world
 
 SECONDS = float(os.environ.get("CONDUCTOR_BENCH_SECONDS", "60"))
@@ -65,7 +65,7 @@ def main() -> None:
 def _page(running: World, path: str) -> bool:
     with chromium() as browser:
         page = new_page(browser)
-        open_cold(page, running.console_url + path)
+        open_page(page, running.console_url + path)
         found = watch(page, SECONDS)
     told = ", ".join(found.changed) or "nothing"
     over = " (over)" if found.busy > BUSY_LIMIT else ""

@@ -5,7 +5,7 @@
 256 emulated nodes, a million blocks announced by their event streams, an hour of records, light
 traffic, one reader in a real browser. "first" is the first time anybody opens the page, through
 the navigation; "later" the worst of the following times. The overview opens with an empty browser
-too: that includes loading Streamlit and the chart library.
+too, which nobody inspects: that includes loading Streamlit and the chart library.
 
 CONDUCTOR_BENCH_NODES (256), CONDUCTOR_BENCH_BLOCKS (1000000), CONDUCTOR_BENCH_PER_S of the
 recorded hour (50), CONDUCTOR_BENCH_RATE of requests a second (2), CONDUCTOR_BENCH_LATER (3),
@@ -22,7 +22,8 @@ from pathlib import Path
 from playwright.sync_api import Page
 
 from dashboard.navigation import present
-from tests.bench.console_browser import chromium, go, new_page, open_cold
+from tests.bench.console_browser import chromium, go, new_page, open_page
+from tests.bench.console_cold import open_cold
 from tests.bench.console_records import an_hour
 from tests.bench.console_world import World, indexed, machine, world
 
@@ -52,10 +53,16 @@ def main() -> None:
 def look(running: World) -> None:
     """Every page in every range, each range in a browser of its own."""
     for chosen in RANGES:
+        url = f"{running.console_url}/?range={chosen}"
+        cold = open_cold(url)
+        print(
+            f"range {chosen}: the overview in an empty browser: {cold.took_s:.2f} s; its main "
+            f"thread ran {cold.ran_s:.2f} s and waited {cold.waited_s:.2f} s for a core",
+            flush=True,
+        )
         with chromium() as browser:
             page = new_page(browser)
-            cold = open_cold(page, f"{running.console_url}/?range={chosen}")
-            print(f"range {chosen}: the overview in an empty browser: {cold:.2f} s", flush=True)
+            open_page(page, url)
             walk(page)
         print(machine(), flush=True)
 

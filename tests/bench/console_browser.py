@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "console"))
 import frames
 from watching import ARGS
 
-__all__ = ["chromium", "frames", "go", "new_page", "open_cold"]
+__all__ = ["ARGS", "browser_path", "chromium", "frames", "go", "new_page", "open_page"]
 WAIT_MS = 30_000
 THERE = """() => {
   const app = document.querySelector('[data-testid=stApp]');
@@ -49,12 +49,16 @@ _CLICKED = """page => {
 """A page that was quick may never have been seen to run: its frame names it."""
 
 
-@contextmanager
-def chromium() -> Iterator[Browser]:
+def browser_path() -> str:
     """The installed browser; CHROMIUM names another."""
     found = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chrome")
-    if not found:
-        sys.exit("no Chromium found: install one, or name it in CHROMIUM")
+    return found or sys.exit("no Chromium found: install one, or name it in CHROMIUM")
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """The installed browser, driven by a test library."""
+    found = browser_path()
     with tempfile.TemporaryDirectory(prefix="conductor-bench-") as folder, sync_playwright() as p:
         script = Path(folder) / "chromium"
         script.write_text(f'#!/bin/sh\nexec {shlex.join((*LIKE_CONSOLE, found))} "$@"\n')
@@ -71,11 +75,10 @@ def new_page(browser: Browser) -> Page:
     return page
 
 
-def open_cold(page: Page, url: str) -> float:
-    """Seconds from the address until the page is there."""
+def open_page(page: Page, url: str) -> None:
+    """Open an address and wait until the page is there."""
     page.goto(url, wait_until="commit")
     page.wait_for_function(THERE, polling="raf")
-    return float(page.evaluate("performance.now()")) / 1e3
 
 
 def go(page: Page, section: str, title: str, name: str) -> float:
