@@ -77,6 +77,10 @@ class TrialActs(Acts):
             timer=self._timer,
         )
 
+    def turned_away(self, rejection: Rejection, now: float) -> None:
+        """A request that waited, or found no place to wait, was refused without a decision."""
+        self._judge(rejection.revision, now, bad=True, error=False)
+
     def finished(self, decision: Decision, outcome: Outcome, now: float, *, good: bool) -> None:
         """A placed request has ended."""
         self.window.add(decision, outcome)

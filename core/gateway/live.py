@@ -154,12 +154,13 @@ class Live:
             b.per_node[d.prefill] += 1
             b.decide.add(decide_s)
 
-    def rejected(self, decide_s: float, now: float) -> None:
-        """Count a rejection."""
+    def rejected(self, decide_s: float | None, now: float) -> None:
+        """Count a rejection; decide_s: None where it took no decision."""
         for b in (self._bucket(now), self.total):
             b.decisions += 1
             b.rejected += 1
-            b.decide.add(decide_s)
+            if decide_s is not None:
+                b.decide.add(decide_s)
 
     def finished(self, d: Decision, o: Outcome, now: float, *, good: bool) -> None:
         """Count how a placed request ended."""

@@ -67,7 +67,7 @@ from core.gateway.problems import problems
 from core.gateway.replication import KeptReplication
 from core.gateway.upkeep import Upkeep
 from core.gateway.upstream import Upstream, make_session
-from core.gateway.waiting import WaitingRoom, is_full
+from core.gateway.waiting import NO_ROOM, WaitingRoom, is_full
 from core.gateway.webhook import Webhook
 from core.identity.api_keys import KeyRing
 from core.identity.authority import Authority
@@ -310,15 +310,19 @@ class Service:
     def refuse(
         self, request: Request, code: str, message: str, *, retry_after_s: float
     ) -> Rejection:
-        """Refuse a request that came to no decision, as if it had been decided."""
+        """Refuse a request that came to no decision; counted against us like one that did, unless
+        it was only asked to come again (`no_room`)."""
         now = self.clock.now()
         made = self.conductor.turned_away(
             request, now, code=code, message=message, retry_after_s=retry_after_s
         )
-        self._note_rejection(made, 0.0, now)
+        if code != NO_ROOM:
+            self.control.turned_away(made, now)
+            self.forecasting.arrived(made)
+        self._note_rejection(made, None, now)
         return made
 
-    def _note_rejection(self, rejection: Rejection, took: float, now: float) -> None:
+    def _note_rejection(self, rejection: Rejection, took: float | None, now: float) -> None:
         self.live.rejected(took, now)
         self.counters[f"rejected.{rejection.code}"] += 1
         if self.recorder is not None:

@@ -43,6 +43,8 @@ BUSY_S = 0.1
 """A turn that found the decode nodes full is tried again after this."""
 RETRY_LEAST_S = 1.0
 GROUPS_MAX = 200
+NO_ROOM = "no_room"
+"""Code of the refusal that asks a scheduler elsewhere to come again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +58,8 @@ class Place:
     not_before_s: float = -math.inf
     carry: bool = False
     """Whether a pipeline group may serve it."""
+    overdue: bool = False
+    """Its time ran out while it had the turn."""
 
 
 class WaitingRoom:
@@ -118,7 +122,7 @@ class WaitingRoom:
         found = self.prospects(request)
         if not found.nodes or (found.roomy and not len(self.queue)):
             return None
-        return self._refuse(request, "no_room", _SAYS["no_room"])
+        return self._refuse(request, NO_ROOM, _SAYS[NO_ROOM])
 
     def stir(self) -> None:
         """Load was given back, or time has passed: give the next one a turn."""
@@ -194,6 +198,9 @@ class WaitingRoom:
                 decided = self._take_turn(place)
                 if not is_full(decided):
                     return decided
+                if place.overdue:
+                    self.totals["expired"] += 1
+                    return self._refuse(place.request, "queue_timeout", _SAYS["queue_timeout"])
                 self._again(waiting)
         finally:
             timer.cancel()
@@ -226,6 +233,7 @@ class WaitingRoom:
         self._turn = None
 
     def _time_is_up(self, waiting: Waiting[Place]) -> None:
+        waiting.what.overdue = True
         if self.queue.discard(waiting):
             self.totals["expired"] += 1
             _tell(waiting.what, "queue_timeout")
@@ -267,7 +275,7 @@ class WaitingRoom:
 _SAYS = {
     "queue_full": "the queue is full, and requests of a higher class took this one's place",
     "queue_timeout": "no node had room in time",
-    "no_room": "no node has room now, or others wait for it: ask again",
+    NO_ROOM: "no node has room now, or others wait for it: ask again",
 }
 
 

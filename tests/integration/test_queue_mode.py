@@ -116,6 +116,31 @@ async def test_who_cannot_be_served_in_time_hears_so_before_the_deadline(pair):
         free()
         await w.settled()
         assert [d.code for d in w.sink.decisions] == ["queue_timeout"]
+        # It counts against the objective, and is no decision that took no time.
+        judged = w.service.monitoring._short.window(w.service.clock.now(), 300.0)
+        assert (judged.total, judged.bad, judged.errors) == (1, 1, 0)
+        assert (w.service.live.total.rejected, w.service.live.total.decide.count) == (1, 0)
+
+
+async def test_time_that_runs_out_during_a_turn_is_not_forgotten(pair):
+    """The turn comes too soon (the decode nodes are full), and the timer has fired meanwhile."""
+    async with world(pair) as w:
+        free, room = block(w), w.service.waiting
+        call = asyncio.create_task(ask(w, 1))
+        await queued(w, 1)
+        (waiting,) = room.queue
+        full = room._refuse(waiting.what.request, "no_candidates", "full")
+        room._take_turn = lambda _: full
+        assert room.queue.discard(waiting)
+        room._turn = waiting.what
+        room._time_is_up(waiting)
+        waiting.what.turn.set_result("")
+        answer = await asyncio.wait_for(call, 10)
+        assert answer.status == 429
+        assert (await answer.json())["error"]["code"] == "queue_timeout"
+        assert room.totals["expired"] == 1 and not len(room.queue)
+        free()
+        await w.settled()
 
 
 async def test_a_full_queue_refuses_and_gives_way_to_a_higher_class(pair):
