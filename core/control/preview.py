@@ -232,16 +232,21 @@ def _effects(
     context: Callable[[], Context],
 ) -> tuple[Effect, ...]:
     out = []
-    for path, (old, _) in diff(live, proposed).items():
-        if path.split(".")[0] not in _SCORING:
-            continue
+    changed = {p: old for p, (old, _) in diff(live, proposed).items() if _scores(p)}
+    for path, old in changed.items():
         try:
             without = proposed.changed({path: old})
         except Invalid:  # weights that only sum to 1 together have no effect of their own
             continue
-        others = played(without)
+        # Alone it did all that is told against the records; played again, live would stray too.
+        others = played(without) if len(changed) > 1 else [(r, r.chosen) for r, _ in picks]
         out.append(_effect(picks, others, path, without, proposed, context()))
     return tuple(out)
+
+
+def _scores(path: str) -> bool:
+    """Whether a parameter is one of those that weigh candidates."""
+    return path.split(".")[0] in _SCORING
 
 
 def _effect(
@@ -255,14 +260,15 @@ def _effect(
     rows = [r for r, _ in picks]
     differs = sum(a[1] != b[1] for a, b in zip(others, picks, strict=True))
     constant: tuple[str, ...] = ()
-    if differs or not rows:
+    could = bool(rows) and _could_matter(rows, without, proposed, context)
+    if (differs and could) or not rows:
         text = (
             f"changes {differs} of {len(rows)} decisions"
             if rows
             else "there is nothing to judge by"
         )
         return _made(path, differs, constant, text)
-    if not _could_matter(rows, without, proposed, context):
+    if not could:
         constant = _constant_inputs(rows, without, proposed, context)
         text = _cannot(constant, proposed, len(rows))
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from core import wire
-from dashboard.lab.models import NAMES, figure_text
+from dashboard.lab.models import NAMES, figure_text, front_of
 from dashboard.parts.theme import Figure, Palette, axis_title, layout
 
 CURVES_MAX = 7
@@ -65,17 +65,21 @@ def _of(q: wire.LabPoint, name: str) -> list[float]:
 
 
 def pareto(job: wire.LabJob, p: Palette, *, x: str, y: str) -> Figure:
-    """Every point by two figures; those on the front are joined, the live one is marked."""
+    """Every point by two figures; those on the front of these two are joined, the live one is
+    marked."""
     known = [q for q in job.points if _known(q, x) and _known(q, y)]
-    front = sorted((q for q in known if q.pareto), key=lambda q: q.figures[x] or 0.0)
+    front = front_of(known, x, y)
+    others = [q for q in known if not q.live and all(q is not on for on in front)]
     groups = (
-        ("other points", [q for q in known if not q.pareto and not q.live], "circle-open", p.muted),
-        ("Pareto front", [q for q in front if not q.live], "diamond", p.categories[0]),
+        ("other points", others, "circle-open", p.muted),
+        ("Pareto front of these two", front, "diamond", p.categories[0]),
         ("live", [q for q in known if q.live], "star", p.categories[1]),
     )
     traces = [
         {
-            "type": "scatter", "mode": "markers", "name": name,
+            "type": "scatter", "mode": "lines+markers" if group is front else "markers",
+            "name": name,
+            "line": {"width": 1.5, "dash": "dot", "color": colour},
             "x": [q.figures[x] for q in group], "y": [q.figures[y] for q in group],
             "text": [q.label for q in group],
             "marker": {"symbol": symbol, "size": 15 if symbol == "star" else 11, "color": colour},

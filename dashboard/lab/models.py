@@ -39,6 +39,11 @@ MEASURES: tuple[tuple[str, str], ...] = (
     ("moved", "Decisions that move"),
 )
 NAMES = dict(MEASURES)
+MORE_IS_BETTER = frozenset({"hit", "good_share", "goodput_rps"})
+PARETO_WORDS = (
+    "◆ Pareto: no other configuration is as good in all of times, cache hit and balance, and "
+    "better in one of them."
+)
 
 
 def figure_text(name: str, value: float | None) -> str:
@@ -52,6 +57,23 @@ def figure_text(name: str, value: float | None) -> str:
     if name in ("hit", "good_share", "moved"):
         return fmt.share(value, 1)
     return fmt.figure(value) if name == "rejected" else fmt.digits(value)
+
+
+def front_of(points: Sequence[wire.LabPoint], x: str, y: str) -> list[wire.LabPoint]:
+    """Points that no other one equals or beats in both figures, by the first."""
+
+    def costs(p: wire.LabPoint) -> tuple[float, float]:
+        known = [(name, p.figures.get(name) or 0.0) for name in (x, y)]
+        first, second = (-v if name in MORE_IS_BETTER else v for name, v in known)
+        return first, second
+
+    found, best = list[wire.LabPoint](), (math.inf, math.inf)
+    for point in sorted(points, key=costs):
+        cost = costs(point)
+        if cost[1] < best[1] or cost == best:
+            found.append(point)
+            best = cost
+    return sorted(found, key=lambda p: p.figures.get(x) or 0.0)
 
 
 def axis_values(text: str, item: wire.TunableView) -> tuple[list[Any], str]:

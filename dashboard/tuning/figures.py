@@ -24,6 +24,7 @@ def moves(p: wire.PreviewView, palette: Palette) -> Figure:
         "x": counts,
         "text": [str(c) for c in counts],
         "textposition": "auto",
+        "textangle": 0,
         "marker": {"color": palette.categories[0]},
         "hovertemplate": "%{y}: %{x} decisions<extra></extra>",
     }

@@ -22,6 +22,7 @@ from dashboard.parts.kept import kept
 from dashboard.parts.live_plot import live_plot
 from dashboard.parts.page import act, failure_notice, page, part
 from dashboard.parts.tables import ROW_PX, data_table, plain_table, table_height
+from dashboard.parts.window import words
 
 PAGE_SIZE = 50
 THRESHOLDS_EVERY_S = 8.0
@@ -93,8 +94,8 @@ def _nodes(state: wire.FleetState) -> None:
 
 
 def _detector(found: wire.HotspotView) -> None:
-    level, words = bm.detector_words(found)
-    notice(Notice(level, words))
+    level, said = bm.detector_words(found)
+    notice(Notice(level, said))
     if not found.enabled:
         st.page_link(
             "views/tuning.py", label="Draft a change that switches it on",
@@ -121,8 +122,9 @@ def _history() -> None:
     shown = session.window()
     events = _events(str(kind), shown.start, shown.end)
     if not events:
-        words = f"Nothing moved in the last {session.chosen_range()}; choose a longer range above."
-        notice(Notice("none", "No transition in this range", words))
+        looked_at = f"{words(shown, session.zone())} {session.zone_name()}"
+        text = f"Looked at {looked_at}; choose a longer range above."
+        notice(Notice("none", "No transition in this range", text))
         return
     frame = pd.DataFrame(bm.transition_rows(events))
     frame["Time"] = pd.to_datetime(frame["Time"], utc=True).dt.tz_convert(session.zone())

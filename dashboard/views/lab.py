@@ -116,6 +116,7 @@ def _result(job: wire.LabJob) -> None:
         lm.point_rows(job), key="lab_points", alt="All configurations with their figures",
         columns={"Mark": st.column_config.TextColumn(width=MARKS_PX)}, most=20,
     )  # fmt: skip
+    st.caption(lm.PARETO_WORDS)
     left, right = st.columns(2, gap="medium")
     with left:
         _pareto(job)

@@ -18,6 +18,7 @@ from dashboard.parts.marks import Mark, marks
 from dashboard.parts.page import page
 from dashboard.parts.shared import shared
 from dashboard.parts.tables import fleet_table, series_table
+from dashboard.parts.window import words
 
 CHANGES_EVERY_S = 8.0
 EVENTS_READ = 400
@@ -27,6 +28,8 @@ def overview(state: wire.FleetState) -> None:
     """The page's live part."""
     series = _series(session.look())
     drawn("tiles", given=(state,), draw=lambda: _tiles(state))
+    if not session.window().in_memory:
+        st.caption("The tiles are of the last minute, whatever the window.")
     left, right = st.columns([7, 4], gap="medium")
     with left:
         _nodes(state, series)
@@ -34,10 +37,20 @@ def overview(state: wire.FleetState) -> None:
         drawn("problems", given=(state,), draw=lambda: _problems(state))
     if series is None:
         st.caption("Reading the stored measurements …")
-        return
-    _charts(series)
+    elif series.points:
+        _charts(series)
+    else:
+        _nothing_stored()
     drawn("fleet", given=(state,), draw=lambda: _fleet(state))
-    drawn("numbers", given=(series, session.zone()), draw=lambda: _numbers(series))
+    if series is not None and series.points:
+        drawn("numbers", given=(series, session.zone()), draw=lambda: _numbers(series))
+
+
+def _nothing_stored() -> None:
+    """Why there are no charts."""
+    shown = f"{words(session.window(), session.zone())} {session.zone_name()}"
+    title = f"Nothing was measured from {shown}"
+    notice(vm.Notice("none", title, "Choose another window above."))
 
 
 def _tiles(state: wire.FleetState) -> None:
@@ -78,7 +91,7 @@ def _nodes(state: wire.FleetState, series: wire.Series | None) -> None:
         "Order of the nodes", list(vm.ORDERS), default=vm.ORDERS[0], required=True, key="rows",
         bind="query-params", label_visibility="collapsed",
     )  # fmt: skip
-    if series is None:
+    if series is None or not series.points:
         return
     p, zone = session.colours(), session.zone()
 
@@ -153,7 +166,7 @@ def _history() -> None:
         read=lambda: session.reader().minutes(window.start, window.end),
     )  # fmt: skip
     if not series.points:
-        notice(vm.Notice("none", "Nothing was stored in this window", "Choose a longer one above."))
+        _nothing_stored()
         return
     _charts(series)
     series_table(series, session.zone(), session.zone_name())

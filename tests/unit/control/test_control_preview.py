@@ -201,6 +201,7 @@ def test_refused_decisions_are_left_out_and_counted():
     refused = live.decide(Request(id=RequestId("x"), model="other", prompt_tokens=10), 0.0)
     window = [StoredDecision(decision_record(refused, AT)), *traffic(live, count=5)]
     report = preview(window, live.tunables, live.tunables.changed({"policy": "linear"}))
+    assert [e.changed for e in report.effects] == [report.moved]  # one change did all of it
     assert (report.decisions, report.left_out) == (5, 1)
 
 

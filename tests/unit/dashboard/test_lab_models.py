@@ -78,6 +78,19 @@ def test_points_read_live_first_then_best_and_say_what_they_gain() -> None:
     assert (draft.base, draft.changes) == (4, {"linear.alpha": 0.9})
 
 
+def test_the_front_is_of_the_two_figures_that_are_shown() -> None:
+    def at(label: str, ttft_s: float, hit: float) -> wire.LabPoint:
+        figures = {"ttft_mean_s": ttft_s, "hit": hit, "imbalance": 9 - ttft_s}
+        return point(label, figures=figures, pareto=True)
+
+    points = [at("best", 1, 0.5), at("twin", 1, 0.5), at("worst", 3, 0.4), at("most", 2, 0.9)]
+    assert [p.label for p in lm.front_of(points, "hit", "ttft_mean_s")] == ["best", "twin", "most"]
+    by_balance = [p.label for p in lm.front_of(points, "imbalance", "ttft_mean_s")]
+    assert by_balance == ["worst", "most", "best", "twin"]
+    found = lab_figures.pareto(job(*points), LIGHT, x="hit", y="ttft_mean_s")
+    assert [len(t["x"]) for t in found["data"]] == [1, 3]
+
+
 def test_charts_say_their_content_in_words_and_stay_bounded() -> None:
     many = [point(f"p{i}") for i in range(12)]
     curves = lab_figures.curves(many, LIGHT)
@@ -85,6 +98,6 @@ def test_charts_say_their_content_in_words_and_stay_bounded() -> None:
     assert "p0: half within 10 s" in curves["layout"]["meta"]
     found = job(point("live"), point("a", pareto=True), point("b", figures={"hit": 0.2}))
     figure = lab_figures.pareto(found, LIGHT, x="hit", y="ttft_mean_s")
-    assert [t["name"] for t in figure["data"]] == ["Pareto front", "live"]
+    assert [t["name"] for t in figure["data"]] == ["Pareto front of these two", "live"]
     assert "a: 50.0 %, 1 s" in figure["layout"]["meta"]
     assert lm.curve_rows(many)[0]["50 %"] == "10 s"
