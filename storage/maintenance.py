@@ -7,6 +7,7 @@ decision, nor for storing one.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import socket
 import threading
@@ -28,6 +29,7 @@ from storage.rollups import RollUp, behind_s
 from storage.slots import Slots
 from storage.summary_models import LEVELS_S
 
+log = logging.getLogger("conductor.storage")
 _TICK_S = 1.0
 _BEAT_S = 5.0
 _AHEAD_DAYS = 3
@@ -151,11 +153,14 @@ class Maintenance:
         found = self._retention.run(budget_s=_CLEAN_BUDGET_S)
         if not any(cleaned.left and not cleaned.refused for cleaned in found):
             self._clean_until_s = 0.0
+        refused = "; ".join(_refusal(c) for c in found if c.refused)
+        if refused and not self._state.refused:
+            log.warning("old records are not deleted: %s", refused)
         self._state = replace(
             self._state,
             cleaned_at_s=time.time(),
             deleted_rows=self._state.deleted_rows + sum(c.deleted for c in found),
-            refused="; ".join(_refusal(c) for c in found if c.refused),
+            refused=refused,
         )
 
     def _sleep(self, seconds: float) -> None:

@@ -192,7 +192,7 @@ def _kinds(rules: Rules) -> list[_Kind]:
         *levels,
         _Kind("prompts", prompts, prompts.c.at_us, rules.prompts_days, true(), always=True),
         _Kind("events", events, events.c.at_us, long, true()),
-        _Kind("slots", slots, slots.c.at_us, _SLOTS_DAYS, true()),
+        _Kind("slots", slots, slots.c.at_us, _SLOTS_DAYS, true(), always=True),
     ]
 
 

@@ -144,13 +144,17 @@ class Spool:
     def sync(self) -> None:
         """Wait until the disk has everything written so far."""
         with self._lock:
-            sealed, self._unsynced = self._unsynced, []
+            files, self._unsynced = self._unsynced, []
             current = self._current.file if self._current is not None and self._dirty else None
-            self._dirty = False
-            files = [*sealed, *([os.dup(current)] if current is not None else [])]
-            if self._folder is not None and self._folder_changed:
-                files.append(os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC))
+            try:
+                if current is not None:
+                    files.append(os.dup(current))
+                self._dirty = False
+                if self._folder is not None and self._folder_changed:
+                    files.append(os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC))
                 self._folder_changed = False
+            except OSError as error:  # no descriptor is free, or the folder is gone: next time
+                self._failed(error)
         for descriptor in files:
             try:
                 os.fsync(descriptor)
@@ -167,6 +171,11 @@ class Spool:
                 segment = self._segments[0]
                 try:
                     taken = self._read(segment, limit)
+                except FileNotFoundError as error:  # somebody made room: its rows are lost
+                    self._failed(error)
+                    self._dropped += segment.rows
+                    self._delete(segment)
+                    continue
                 except OSError as error:
                     self._failed(error)
                     self._segments.rotate(-1)
@@ -279,6 +288,7 @@ class Spool:
             self._seal()
 
     def _new_segment(self, folder: Path) -> _Segment:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it may be gone meanwhile
         path = folder / f"{self._run}-{self._number:08d}.spool"
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:

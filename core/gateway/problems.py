@@ -64,6 +64,9 @@ def _process(service: Service) -> list[str]:
         found.append(f"{counters.spooled} records wait on disk for the database")
     if counters is not None and counters.dropped:
         found.append(f"{counters.dropped} records were dropped")
+    refused = "" if service.store_upkeep is None else service.store_upkeep().refused
+    if refused:
+        found.append(f"old records are not deleted: {_first(refused)}")
     late_s = service.upkeep.worst_lag_s
     if late_s > LAG_S:
         late = f"{late_s:.1f} s" if late_s >= 1.0 else f"{late_s * 1e3:.0f} ms"
@@ -77,6 +80,12 @@ _DOUBTED = (Trust.DEGRADED, Trust.OFF)
 def _names(service: Service, health: Health) -> Sequence[NodeId]:
     fleet = service.conductor.fleet
     return [s.id for s in fleet.nodes() if s.url and fleet.health(s.id) is health]
+
+
+def _first(refused: str) -> str:
+    """The first table that retention left alone, and how many more."""
+    first, *more = refused.split("; ")
+    return first + (f"; and so for {len(more)} more" if more else "")
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:

@@ -25,6 +25,12 @@ def read(state_dir: Path) -> str | None:
     return None
 
 
+def check(state_dir: Path) -> None:
+    """OSError where no token could be left: to be known before one is made."""
+    path = write(state_dir, "")
+    path.unlink()
+
+
 def write(state_dir: Path, token: str) -> Path:
     """Leave a token there, readable by the owner alone from its first byte on."""
     state_dir.mkdir(parents=True, exist_ok=True)

@@ -146,9 +146,10 @@ class Authority:
     async def sign_in(self, user: str, password: str) -> tuple[str, TokenRecord]:
         """(token, session). Unauthorized, or Overloaded after too many failures."""
         peer, now = ACTING.get().peer, self._clock.now()
-        self._wrong.check(f"{peer} {user}", now)
-        self._wrong_here.check(peer, now)
         async with self._hashing:
+            # In here: of many attempts at once, each has to see how those before it went.
+            self._wrong.check(f"{peer} {user}", now)
+            self._wrong_here.check(peer, now)
             try:
                 made, session = await asyncio.to_thread(
                     self.identities.sign_in, user, password, peer

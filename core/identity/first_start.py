@@ -117,6 +117,11 @@ class FirstStart:
                 "with the same --config), or set auth.admin_token, or bind to 127.0.0.1",
                 field="server.host",
             )
+        try:
+            admin_file.check(self._state_dir)
+        except OSError as error:  # a token that nobody was told would shut everybody out
+            text = f"state_dir: no token can be left in {self._state_dir}: {error.strerror}"
+            raise StoreError(text, field="state_dir") from None
         identities = Identities(self._store, self._clock)
         made, _ = identities.create_token(TOKEN_NAME, AccessRole.ADMIN, reason="first start")
         path = admin_file.write(self._state_dir, made.text)

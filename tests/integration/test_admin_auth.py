@@ -97,6 +97,16 @@ def first_start(tmp_path, store, host="127.0.0.1", said=None, **auth):
     )
 
 
+def test_no_token_is_made_that_nobody_could_be_told(tmp_path, store, caplog):
+    (tmp_path / "state").write_text("a file in the folder's place")
+    first = first_start(tmp_path, store)
+    first.run()
+    assert not first.done and store.tokens() == [] and "state_dir: no token" in caplog.text
+    (tmp_path / "state").unlink()
+    first.run()
+    assert first.done and admin_file.read(tmp_path / "state")
+
+
 async def test_a_first_start_leaves_one_token_for_its_owner_alone(tmp_path, store):
     said = []
     first_start(tmp_path, store, said=said).run()

@@ -15,6 +15,7 @@ from sqlalchemy import create_engine
 
 from core import wire
 from core.gateway import admin_records
+from core.ports import StoreUpkeep
 from core.settings import Settings
 from core.wiring import running_service
 
@@ -78,6 +79,9 @@ async def test_state_of_the_store_and_who_shares_it(tmp_path):
         _, body = await w.get("/admin/v1/replicas")
         (mine,) = wire.ReplicaList.model_validate_json(body).replicas
         assert mine.alive and mine.address == "127.0.0.1:8080" and mine.stopped_at is None
+        w.service.store_upkeep = lambda: StoreUpkeep(refused="decisions: too many; outcomes: too")
+        told = "old records are not deleted: decisions: too many; and so for 1 more"
+        assert told in w.service.problems()
 
 
 async def test_metrics_of_the_store(tmp_path):

@@ -8,13 +8,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from record_cases import decision, execute, keep, outcome, rows, wait_for
-from sqlalchemy import Engine
+from sqlalchemy import Engine, insert
 
 from core.domain import Telemetry
 from core.ports import RevisionRecord
 from storage import migrate, partitions, retention
 from storage.changes import REVISIONS, ChangeWatch
 from storage.database import writer_engine
+from storage.fleet_models import slots
 from storage.maintenance import Maintenance
 from storage.replicas import Presence
 from storage.retention import Cleaned, Retention, Rules
@@ -101,6 +102,28 @@ def test_more_than_a_fifth_is_refused_unless_forced(storage, engine, record_url)
     assert rows(record_url, "SELECT count(*) FROM horizons") == [(0,)]
     forced = found(clean.run(force=True), "decisions")
     assert forced.deleted == refused.left and not forced.refused
+
+
+def test_slots_go_however_many_are_too_old(storage, engine, record_url):
+    """After a week-end off, more than a fifth of them is; nobody reads them again."""
+    old = [{"job": "j", "slot": n, "replica": "r", "at_us": 1_000_000} for n in range(50)]
+    with engine.begin() as connection:
+        connection.execute(insert(slots), old)
+    cleaned = found(Retention(engine, sleep=lambda _: None).run(), "slots")
+    assert (cleaned.deleted, cleaned.refused) == (50, "")
+
+
+def test_what_is_left_for_good_is_said(storage, record_url, caplog):
+    keep_days(storage, range(10, 20))
+    engine = writer_engine(record_url)
+    RollUp(engine).run(budget_s=60.0)
+    engine.dispose()
+    maintenance = Maintenance(record_url)
+    for _ in range(2):
+        maintenance._clean()
+    maintenance.close()
+    assert "more than 20%" in maintenance.upkeep().refused
+    assert caplog.text.count("old records are not deleted: decisions: ") == 1
 
 
 def test_a_clock_that_is_a_year_ahead_deletes_nothing(storage, engine, record_url, monkeypatch):

@@ -136,6 +136,20 @@ async def test_five_wrong_passwords_and_even_the_right_one_waits():
         ACTING.reset(token)
 
 
+async def test_guesses_that_come_all_at_once_are_counted_one_by_one():
+    authority, tried = Authority(store=OneUser(), clock=ManualClock()), []
+    who = Principal(name="anonymous", role=None, kind=Kind.ANONYMOUS, peer="10.0.0.1")
+    token = ACTING.set(who)
+    try:
+        guesses = (authority.sign_in("ada", f"wrong {n}") for n in range(40))
+        tried = await asyncio.gather(*guesses, return_exceptions=True)
+    finally:
+        ACTING.reset(token)
+    looked_at = sum(isinstance(error, Unauthorized) for error in tried)
+    assert 5 <= looked_at <= 6, "two are looked at side by side"
+    assert sum(isinstance(error, Overloaded) for error in tried) == 40 - looked_at
+
+
 # -- memory --------------------------------------------------------------------------------------
 
 

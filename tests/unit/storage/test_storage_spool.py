@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,45 @@ def test_a_folder_that_cannot_be_made_is_a_failure_not_an_error(tmp_path):
     assert drain(spool) == [1], "memory still serves"
     spool.append([row(2)])
     assert spool.close() == 1
+
+
+def test_files_that_somebody_deleted_are_counted_and_not_waited_for(tmp_path):
+    spool = Spool(tmp_path / "spool", segment_bytes=200)
+    spool.append(row(n) for n in range(6))
+    assert spool.write()
+    held = spool.counters().rows
+    for path in (tmp_path / "spool").glob("*.spool"):
+        path.unlink()
+    assert drain(spool) == []
+    counters = spool.counters()
+    assert (counters.rows, counters.dropped) == (0, held)
+    shutil.rmtree(tmp_path / "spool")
+    spool.append([row(7)])
+    assert spool.write() and drain(spool) == [7]
+    spool.close()
+
+
+def test_no_descriptor_left_is_a_failure_and_the_next_sync_makes_up_for_it(tmp_path, monkeypatch):
+    spool = Spool(tmp_path / "spool")
+    spool.append([row(1)])
+    spool.write()
+
+    def none_left(*_args, **_more):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as m:
+        m.setattr(spool_module.os, "dup", none_left)
+        spool.sync()
+        m.undo()
+        m.setattr(spool_module.os, "open", none_left)
+        spool.sync()
+    assert spool.counters().failures == 2
+    synced = []
+    monkeypatch.setattr(spool_module.os, "fsync", synced.append)
+    spool.sync()
+    assert len(synced) == 1, "the list of files, which the one before could not"
+    monkeypatch.undo()
+    spool.close()
 
 
 def test_values_without_a_form_are_mended_or_dropped(tmp_path):
