@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
@@ -22,6 +23,9 @@ Headers = list[tuple[bytes, bytes]]
 
 ABORT = "conductor.abort"
 """Scope extension of our server: a call that drops the connection at once."""
+LINGER_S = 10.0
+LINGER_BYTES_MAX = 256 * 1024 * 1024
+"""How long, and how much, of a body that is too large is read and thrown away."""
 JSON = (b"content-type", b"application/json")
 
 
@@ -132,13 +136,34 @@ class Exchange:
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     async def answer(
-        self, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = (JSON,)
+        self,
+        status: int,
+        body: bytes,
+        headers: Iterable[tuple[bytes, bytes]] = (JSON,),
+        *,
+        linger: bool = False,
     ) -> None:
-        """A whole answer of ours."""
+        """A whole answer of ours. linger: the client may still be sending."""
         length = (b"content-length", b"%d" % len(body))
         name = (b"x-request-id", self.request_id.encode())
         await self.head(status, [*headers, length, name])
+        if linger:
+            await self.part(body)
+            await self._linger()
+            body = b""
         await self.end(body)
+
+    async def _linger(self) -> None:
+        """Let the client finish: one whose connection is closed while it sends sees it reset, and
+        never the answer that says why."""
+        left = LINGER_BYTES_MAX
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                while left > 0:
+                    message = await self._receive()
+                    left -= len(message.get("body", b""))
+                    if not message.get("more_body"):
+                        return
 
     async def refuse(self, status: int, body: bytes, retry_after_s: float | None = None) -> None:
         """An error answer of ours, with Retry-After where it makes sense."""
@@ -148,7 +173,7 @@ class Exchange:
         if status in (400, 408, 413, 431):
             # What is left of such a request must not be taken for the next one.
             headers.append((b"connection", b"close"))
-        await self.answer(status, body, headers)
+        await self.answer(status, body, headers, linger=status == 413)
 
     def cut(self) -> None:
         """Give the answer up in its middle: the client sees a broken connection."""

@@ -16,8 +16,10 @@ from core.errors import BadRequest
 _LOOPS_OVER_CONTENT = re.compile(
     r"for\s+\w+\s+in\s+\w+(?:\[\w+\])?(?:\.content|\[\s*['\"]content['\"]\s*\])", re.ASCII
 )
-TEXT_MAX = 64 * 1024 * 1024
-"""Characters a rendered conversation may have."""
+_FAILURES = (
+    TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError,
+)  # fmt: skip
+"""What a template can run into over messages or tools of a shape it does not expect."""
 
 
 class ChatTemplate:
@@ -54,7 +56,7 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             text = f"the chat template refused the messages: {error}"
             raise BadRequest(text[:500], field="messages") from None
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
+        except _FAILURES as error:
             text = f"the chat template failed on the messages: {type(error).__name__}: {error}"
             raise BadRequest(text[:500], field="messages") from None
 
@@ -104,7 +106,7 @@ def _parsed_call(call: Any) -> Any:
         return call
     try:
         parsed = json.loads(arguments or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return call
     return {**call, "function": {**function, "arguments": parsed}}  # type: ignore[dict-item]
 

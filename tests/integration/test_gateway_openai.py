@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import socket
 from dataclasses import replace
 
 import aiohttp
@@ -201,6 +202,25 @@ async def test_bodies_are_bounded(pair):
 
         async with w.client.post(f"{w.url}/v1/completions", data=endless()) as answer:
             assert answer.status == 413
+        await w.settled()
+
+
+async def test_a_client_that_sends_everything_first_is_told_that_it_is_too_much():
+    """As most libraries do: closed while it sends, it would see a reset and send it all again."""
+    async with gateway(limits=replace(PATIENT, body_bytes_max=5_000)) as w:
+        host, port = w.url.removeprefix("http://").split(":")
+        size = 32 * 1024 * 1024  # more than the sockets of both sides hold
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n"
+
+        def told() -> bytes:
+            with socket.create_connection((host, int(port)), timeout=30) as client:
+                client.sendall(head.encode())
+                for _ in range(size >> 20):
+                    client.sendall(bytes(1 << 20))
+                return b"".join(iter(lambda: client.recv(65_536), b""))
+
+        answer = await asyncio.to_thread(told)
+        assert answer.startswith(b"HTTP/1.1 413") and b"too_large" in answer
         await w.settled()
 
 

@@ -94,12 +94,25 @@ def test_tool_calls_reach_the_template_as_objects():
         "{{ messages[0].nothing.more }}",
         "{{ messages[0].content + 1 }}",
         "{{ ''.__class__.__mro__ }}",
+        "{{ 1 // (messages | length - messages | length) }}",
     ],
 )
 def test_templates_that_fail_are_refusals(source):
     with pytest.raises(BadRequest) as e:
         ChatTemplate(source).render(TALK)
     assert e.value.field == "messages"
+
+
+def test_nesting_without_end_is_left_to_the_engine():
+    deep: list = []
+    for _ in range(1_000):
+        deep = [deep]
+    with pytest.raises(BadRequest):
+        ChatTemplate("{{ tools | tojson }}").render(TALK, tools=deep)
+    call = {"type": "function", "function": {"name": "f", "arguments": "[" * 100_000}}
+    messages = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    shown = ChatTemplate("{{ messages[0].tool_calls[0].function.arguments | length }}")
+    assert shown.render(messages) == "100000"
 
 
 def test_extra_variables_cannot_replace_the_messages():
