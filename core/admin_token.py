@@ -10,6 +10,7 @@ from contextvars import ContextVar
 
 import httpx
 
+from core.errors import BadRequest
 from core.identity import admin_file
 from core.identity.peers import is_loopback
 from core.settings import load_settings
@@ -19,8 +20,13 @@ _GIVEN: ContextVar[str] = ContextVar("given_token", default="")
 
 
 def use(token: str) -> None:
-    """Act with this token from now on."""
-    _GIVEN.set(token.strip())
+    """Act with this token from now on; BadRequest, which does not repeat it, where it is none."""
+    given = token.strip()
+    if not (given.isascii() and given.isprintable()) or " " in given:
+        raise BadRequest(
+            "token: has characters that no token has (--token, CONDUCTOR_TOKEN)", field="token"
+        )
+    _GIVEN.set(given)
 
 
 def headers(url: str) -> dict[str, str]:

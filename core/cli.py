@@ -20,7 +20,7 @@ from rich.text import Text
 from core import admin_cli, admin_token, cache_cli, cpp_cli, identity_cli, watch_cli
 from core.admin_call import Url, print_error, print_table
 from core.control import cli as control
-from core.errors import ConductorError, UsageError
+from core.errors import BadRequest, ConductorError, UsageError
 from core.settings import load_settings
 from core.simulation import cli as simulation
 from storage import cli as storage_cli
@@ -166,11 +166,16 @@ def replay(
     key: Key = "",
     json: Json = False,
 ) -> None:
-    """Send a trace as real requests and print latencies, reuse and errors."""
+    """Send a trace as real requests and print latencies, reuse and errors.
+
+    Code 1 where not one of them was answered.
+    """
     from core.replay import Replay, report_lines
     from core.simulation.traces import read_trace
 
     loaded = read_trace(trace, skip_bad=skip_bad, limit=limit)
+    if not loaded.requests:
+        raise BadRequest(f"{trace}: the trace holds no requests", field="trace")
     run = Replay(
         loaded,
         url,
@@ -187,6 +192,8 @@ def replay(
         typer.echo(jsonlib.dumps(result, indent=2))
     else:
         _print_pairs(report_lines(result))
+    if result["errors"] == result["requests"]:
+        sys.exit(1)
 
 
 @app.command(hidden=True)

@@ -151,9 +151,9 @@ def compare_command(
                 base, workload, arms=arms, loads=o.parse_numbers(loads, "loads"),
                 seeds=o.parse_seeds(seeds), workers=workers, ray=ray, progress=progress,
             )  # fmt: skip
+        shown = {name: result[name] for name in ("rows", "runs", "wanted")}
+        typer.echo(to_json(shown) if json else table(result["rows"]))
         _write_comparison(result, base, workload.name, html, markdown_out)
-    shown = {name: result[name] for name in ("rows", "runs", "wanted")}
-    typer.echo(to_json(shown) if json else table(result["rows"]))
     _exit_if(result["runs"] < result["wanted"])
 
 

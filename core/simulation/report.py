@@ -17,6 +17,7 @@ from plotly.offline import get_plotlyjs
 from core.errors import BadRequest
 from core.policy import get_policy
 from core.simulation.tables import COLUMNS, look_up
+from core.simulation.traces import replacing
 
 PALETTE = (
     "#2f6db3", "#c8553d", "#3a8f5d", "#8a5fb0", "#b8862b", "#4aa3a2", "#b04a7a", "#6b7785",
@@ -61,7 +62,8 @@ def write_page(text: str, path: Path) -> None:
     """Write the page, making its folder. BadRequest where that cannot be."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        with replacing(path) as part:
+            part.write_text(text, encoding="utf-8")
     except OSError as err:
         text = f"{path}: cannot be written: {err.strerror or err}"
         raise BadRequest(text, field="path") from None

@@ -18,6 +18,7 @@ import gzip
 import math
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -125,6 +126,22 @@ def trace_lines(trace: Trace) -> Iterator[bytes]:
         yield orjson.dumps(row) + b"\n"
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to, which becomes `path` when the context ends well: what fails half-way
+    leaves neither half a file nor a gap where one was. Pipes and devices are written directly."""
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    part = path.with_name(f"{path.name}.part")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
 def write_trace(trace: Trace, path: Path | str) -> None:
     """Write `trace` so that `read_trace` returns it again (times rounded to the millisecond).
 
@@ -133,7 +150,7 @@ def write_trace(trace: Trace, path: Path | str) -> None:
     target = Path(path)
     opener = gzip.open if target.suffix == ".gz" else open
     try:
-        with opener(target, "wb") as out:
+        with replacing(target) as part, opener(part, "wb") as out:
             out.writelines(trace_lines(trace))
     except OSError as err:
         text = f"out: cannot write {target}: {err.strerror or err}"

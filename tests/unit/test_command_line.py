@@ -61,6 +61,22 @@ def test_a_password_that_is_no_text_is_refused():
         passwords.check(read, "ada")
 
 
+@pytest.mark.parametrize("token", ["x\ny", "\u00fcn\u00ef", "two words"])
+def test_a_token_that_is_none_is_refused_and_not_repeated(token):
+    result = run("--token", token, "nodes", "--url", "http://127.0.0.1:1")
+    assert isinstance(result.exception, BadRequest)
+    assert "token: " in str(result.exception) and token not in str(result.exception)
+
+
+def test_a_replay_that_nobody_answers_ends_with_code_1(tmp_path):
+    trace = tmp_path / "t.jsonl"
+    trace.write_text("")
+    assert "holds no requests" in str(run("replay", str(trace)).exception)
+    trace.write_text('{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": []}\n')
+    result = run("replay", str(trace), "--model", "m", "--url", "http://127.0.0.1:1")
+    assert result.exit_code == 1 and "ClientConnectorError" in result.output
+
+
 def test_a_number_that_json_has_not_is_refused_before_it_is_sent():
     for asked in ({"seconds": float("nan")}, {"changes": {"weighted.load": float("inf")}}):
         with pytest.raises(BadRequest, match="is no finite number"):

@@ -1,8 +1,11 @@
+import errno
 import gzip
 import json
 
 import pytest
 
+from core.errors import BadRequest
+from core.simulation import traces
 from core.simulation.generator import Workload, generate
 from core.simulation.sessions import think_seconds, with_sessions
 from core.simulation.trace_stats import trace_statistics
@@ -90,6 +93,21 @@ def test_gzip_round_trip(tmp_path):
     trace = read_trace(write(tmp_path / "t.jsonl", [GOOD, {**GOOD, "timestamp": 7}]))
     write_trace(trace, tmp_path / "t.jsonl.gz")
     assert read_trace(tmp_path / "t.jsonl.gz").requests == trace.requests
+
+
+def test_a_disk_that_is_full_leaves_what_was_there(tmp_path, monkeypatch):
+    path = tmp_path / "t.jsonl"
+    path.write_text("the one before")
+
+    def full(_trace):
+        yield b"{}"
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(traces, "trace_lines", full)
+    with pytest.raises(BadRequest, match="No space left"):
+        write_trace(generate(Workload(requests=2)), path)
+    assert [p.name for p in tmp_path.iterdir()] == ["t.jsonl"]
+    assert path.read_text() == "the one before"
 
 
 @pytest.mark.parametrize("damage", ["cut", "scrambled", "plain"])
