@@ -189,6 +189,7 @@ class Attempt:
                 suspects=self.suspects(),
                 fault=EngineBroken(text),
                 answer=kept,
+                spare=self.suspects() - {self.working},
             )
         await kept.pass_on(self.exchange)
         return outcome
@@ -261,12 +262,15 @@ class Attempt:
     ) -> Outcome:
         """A fault of an engine: another attempt's chance, or the stream's end."""
         if not self.exchange.started:
-            retry = Retry.FREE if isinstance(fault, NodeGone) else Retry.BUDGETED
+            gone = isinstance(fault, NodeGone)
+            retry = Retry.FREE if gone else Retry.BUDGETED
+            doubted = self.suspects(gone=gone)
             raise AttemptFailed(
                 self.outcome(kind, fault.status, error=fault.message),
                 retry=Retry.NO if kind is OutcomeKind.LOST else retry,
-                suspects=suspects or self.suspects(gone=isinstance(fault, NodeGone)),
+                suspects=suspects or doubted,
                 fault=fault,
+                spare=frozenset() if suspects else doubted - {self.working},
             )
         outcome = self.outcome(kind, 200, error=fault.message, usage=self.usage())
         if self.observer is None:
@@ -289,6 +293,7 @@ class Attempt:
             retry=Retry.BUDGETED,
             suspects=self.suspects(),
             fault=EngineBroken(message),
+            spare=self.suspects() - {self.working},
         )
 
     def suspects(self, *, gone: bool = False) -> frozenset[NodeId]:

@@ -37,7 +37,8 @@ class EngineAnswer:
 class AttemptFailed(Exception):
     """An attempt ended before any byte was passed on.
 
-    fault: in our words; answer: in the engine's, where it spoke. suspects: nodes to avoid next.
+    fault: in our words; answer: in the engine's, where it spoke. suspects: nodes to avoid next;
+    spare: those of them that were not at work, for where nobody is left without them.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class AttemptFailed(Exception):
         suspects: frozenset[NodeId],
         fault: EngineFault,
         answer: EngineAnswer | None = None,
+        spare: frozenset[NodeId] = frozenset(),
     ) -> None:
         super().__init__(fault.message)
         self.outcome = outcome
@@ -55,3 +57,4 @@ class AttemptFailed(Exception):
         self.suspects = suspects
         self.fault = fault
         self.answer = answer
+        self.spare = spare

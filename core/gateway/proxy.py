@@ -142,7 +142,11 @@ async def serve(
             if last is None:
                 await _reject(exchange, decided)
                 return
-            break
+            if not last.spare:
+                break
+            # Nobody is left without the side of the pair that was perhaps not at fault.
+            tried, last.spare = tried - last.spare, frozenset()
+            continue
         group = None if plain else service.pipelines.take(decided)
         with service.hold(decided, group) as held:
             attempt = Attempt(service, exchange, intake, flight, held, arrived_s=arrived_s)

@@ -563,3 +563,28 @@ async def test_a_prefill_node_that_refuses_its_part_is_not_to_blame(status, outc
         assert [o.kind for o in w.sink.outcomes] == [outcome]
         assert len(w.sink.decisions) == decisions  # only what another node may take is tried again
         assert w.service.live.total.errors == 0
+
+
+async def test_a_lone_prefill_node_is_asked_again_when_a_decode_node_failed():
+    """Either side of a pair may be at fault; without the prefill node nobody could try again."""
+    params = http(b'{"kv_transfer_params":{"do_remote_prefill":true},"usage":{}}')
+    broken = http(b'{"error":{"message":"load failed"}}', status="500 Broken")
+    async with Recording(params) as p, Held(broken) as d, gateway() as w:
+        pair = {"engine": EngineKind.VLLM, "kv_transfer": "x"}
+        await blind(w, p, id="p", role=Role.PREFILL, **pair)
+        await blind(w, d, id="d1", role=Role.DECODE, **pair)
+        async with Recording(http(b'{"fine":1}')) as other:
+            await blind(w, other, id="d2", role=Role.DECODE, **pair)
+            w.service.conductor.drain(NodeId("d2"), True, 0.0)
+            call = asyncio.create_task(
+                post(w, w.url, "/v1/completions", {"model": "m", "prompt": [1, 2]})
+            )
+            await until(lambda: len(d.heads) == 1)
+            w.service.conductor.drain(NodeId("d2"), False, 0.0)
+            d.go.set()
+            answer, body = await call
+            assert (answer.status, body) == (200, b'{"fine":1}')
+            assert answer.headers["x-conductor-decode-node"] == "d2"
+            await w.settled()
+            kinds = [o.kind for o in w.sink.outcomes]
+            assert kinds == [OutcomeKind.ENGINE_ERROR, OutcomeKind.OK]
