@@ -45,6 +45,7 @@ def steps(
 
 
 def _counts(b: TimeBucket) -> Counts:
-    """What the client left does not count; what was refused or failed is bad."""
-    total = b.finished - b.aborted + b.rejected
-    return Counts(total, min(b.slo_missed + b.failed + b.rejected, total), b.failed)
+    """Requests that were answered, and those that missed their limits. Stored sums do not tell
+    whose fault a refusal or a failure was, so these count from the start on only."""
+    answered = max(b.finished - b.aborted - b.failed, 0)
+    return Counts(answered, min(b.slo_missed, answered), 0)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from core.control.guard import Guard, State, Tally
+from core.control.guard import Counts, Guard, State, Tally
 from core.control.resume import resumed, steps
 from core.control.revisions import Kind, Revision
 from core.ports import TimeBucket
@@ -102,6 +102,14 @@ def test_what_was_stored_before_a_restart_speaks_as_if_there_had_been_none(bad_b
     assert (evidence is not None) is condemned
     if evidence is not None:
         assert (evidence.rule, evidence.suspects.total, evidence.before.bad) == ("fast", 300, 0)
+
+
+def test_what_may_have_been_the_clients_fault_condemns_no_change_after_a_restart():
+    start = WALL - timedelta(seconds=60)
+    stored_ones = TimeBucket(
+        start=start, decisions=90, rejected=50, finished=40, failed=30, aborted=4
+    )
+    assert [seen for _, seen in steps([stored_ones], now=50.0, wall=WALL)] == [Counts(6, 0, 0)]
 
 
 def test_slow_burn_is_found_by_the_long_windows():
