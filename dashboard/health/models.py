@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, tzinfo
 
 from core import wire
@@ -11,6 +11,7 @@ from dashboard.parts import format as fmt
 from dashboard.parts.theme import Level
 
 LAG_WARN_S, LAG_BAD_S = 5.0, 60.0
+SLOW_ALERT = "decisions_slow"
 LOOP_WARN_MS, LOOP_BAD_MS = 50.0, 250.0
 
 
@@ -99,8 +100,9 @@ def _upkeep(s: wire.StorageView) -> list[Tile]:
     ]  # fmt: skip
 
 
-def service_tiles(s: wire.ServiceView) -> list[Tile]:
-    """The scheduler process itself."""
+def service_tiles(s: wire.ServiceView, firing: Collection[str] = ()) -> list[Tile]:
+    """The scheduler process itself; `firing` names the alerts that fire."""
+    slow = SLOW_ALERT in firing
     lag = _level(s.loop_lag_max_ms, LOOP_WARN_MS, LOOP_BAD_MS)
     p99 = None if s.decision_p99_us is None else s.decision_p99_us / 1e6
     p50 = None if s.decision_p50_us is None else s.decision_p50_us / 1e6
@@ -108,8 +110,10 @@ def service_tiles(s: wire.ServiceView) -> list[Tile]:
         Tile("Version", s.version or "unknown", "none", f"up for {fmt.seconds(s.uptime_s)}",
              "of the scheduler process", ""),
         Tile(
-            "Decision time, p99", fmt.seconds(p99), "none" if p99 is None else "ok",
-            f"p50 {fmt.seconds(p50)}", "", "Time of one scheduling call.",
+            "Decision time, p99", fmt.seconds(p99),
+            "none" if p99 is None else "warn" if slow else "ok",
+            "slow: an alert fires" if slow else f"p50 {fmt.seconds(p50)}",
+            f"p50 {fmt.seconds(p50)}" if slow else "", "Time of one scheduling call.",
         ),
         Tile(
             "Event loop late by", f"{fmt.digits(s.loop_lag_ms)} ms", lag,

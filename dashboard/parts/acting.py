@@ -120,9 +120,11 @@ class Form:
         text = st.text_input(f"Type {word} to confirm", key=key).strip()
         self.need(text == word, f"Confirmation: type `{word}`.")
 
-    def go(self, label: str, *, key: str) -> bool:
-        """The button that does it; False where something is missing, which is said."""
-        return bool(st.button(label, key=key, type="primary")) and self.complete()
+    def go(self, label: str, *, key: str, inside: bool = False) -> bool:
+        """The button that does it; False where something is missing, which is said. `inside`: of
+        a form of Streamlit's."""
+        button = st.form_submit_button if inside else st.button
+        return bool(button(label, key=key, type="primary")) and self.complete()
 
     def complete(self) -> bool:
         """Whether nothing is missing; says what is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import streamlit as st
@@ -16,6 +17,8 @@ from dashboard.parts.components import notice
 from dashboard.settings.models import ROLES
 
 LIVES = {"never": None, "1 day": 1.0, "30 days": 30.0, "90 days": 90.0, "1 year": 365.0}
+NAME_MAX = 64
+"""Characters of a name; a field does not take a longer one that is pasted."""
 
 
 def identity() -> IdentityClient:
@@ -23,17 +26,25 @@ def identity() -> IdentityClient:
     return IdentityClient(session.client())
 
 
+def _with_password(key: str) -> AbstractContextManager[Any]:
+    """Where a password is asked for: outside a form of Streamlit's, one that is left with Tab, for
+    the button that shows it, never arrives."""
+    return st.form(key, border=False)
+
+
 @st.dialog("New user")
 def new_user() -> None:
     """Name, role and a first password."""
-    name = st.text_input("Name", key="user_name", max_chars=64)
-    role = _role("user_role")
-    password = st.text_input("Password", type="password", key="user_password", max_chars=256)
     form = acting.Form()
-    form.need(name.strip(), "Name: give one.")
-    form.need(password, "Password: give one.")
-    reason = form.reason("user_reason")
-    if form.go("Make the user", key="user_do"):
+    with _with_password("user_form"):
+        name = st.text_input("Name", key="user_name", max_chars=NAME_MAX)
+        role = _role("user_role")
+        password = st.text_input("Password", type="password", key="user_password", max_chars=256)
+        form.need(name.strip(), f"Name: give one, of at most {NAME_MAX} characters.")
+        form.need(password, "Password: give one.")
+        reason = form.reason("user_reason")
+        going = form.go("Make the user", key="user_do", inside=True)
+    if going:
         asked = wire.UserAsk(name=name.strip(), role=role, password=password, reason=reason)
         done = f"{name.strip()} may sign in as {role}"
         acting.carry_out(lambda: identity().add_user(asked), done)
@@ -43,16 +54,18 @@ def new_user() -> None:
 def change_user(user: wire.UserView) -> None:
     """Another role, another password, or shut out."""
     st.write(f"{user.name}, {user.role}")
-    role = _role("change_role", user.role)
-    out = st.toggle("Shut out", value=user.disabled, key="change_disabled")
-    password = st.text_input(
-        "New password (empty: as it is)", type="password", key="change_password", max_chars=256
-    )
     form = acting.Form()
-    same = role == user.role and out == user.disabled and not password
-    form.need(not same, "Role, Shut out, New password: change one of them.")
-    reason = form.reason("change_reason")
-    if form.go("Change", key="change_do"):
+    with _with_password("change_form"):
+        role = _role("change_role", user.role)
+        out = st.toggle("Shut out", value=user.disabled, key="change_disabled")
+        password = st.text_input(
+            "New password (empty: as it is)", type="password", key="change_password", max_chars=256
+        )
+        same = role == user.role and out == user.disabled and not password
+        form.need(not same, "Role, Shut out, New password: change one of them.")
+        reason = form.reason("change_reason")
+        going = form.go("Change", key="change_do", inside=True)
+    if going:
         asked = wire.UserChange(
             role=role if role != user.role else None,
             disabled=out if out != user.disabled else None,
@@ -66,11 +79,11 @@ def change_user(user: wire.UserView) -> None:
 @st.dialog("New token", width="medium", on_dismiss="rerun")
 def new_token() -> None:
     """A token for a program or a person; shown once, in this dialog."""
-    name = st.text_input("Name", key="token_name", max_chars=64)
+    name = st.text_input("Name", key="token_name", max_chars=NAME_MAX)
     role = _role("token_role")
     days = LIVES[str(st.selectbox("Ends after", list(LIVES), index=2, key="token_days"))]
     form = acting.Form()
-    form.need(name.strip(), "Name: give one.")
+    form.need(name.strip(), f"Name: give one, of at most {NAME_MAX} characters.")
     reason = form.reason("token_reason")
     if form.go("Make the token", key="token_do"):
         asked = wire.TokenAsk(name=name.strip(), role=role, days=days, reason=reason)
@@ -84,16 +97,19 @@ def new_token() -> None:
 def new_key() -> None:
     """A key of the data plane for a tenant; shown once, in this dialog."""
     with st.container(horizontal=True, gap="small"):
-        name = st.text_input("Name", key="key_name", max_chars=64)
-        tenant = st.text_input("Tenant", key="key_tenant", max_chars=64)
+        name = st.text_input("Name", key="key_name", max_chars=NAME_MAX)
+        tenant = st.text_input("Tenant", key="key_tenant", max_chars=NAME_MAX)
     form = acting.Form()
     with st.container(horizontal=True, gap="small"):
         rate = form.number("Requests/s (0: no limit)", 0.0, 0, 1e6, key="key_rate")
         once = form.number("At once (0: no limit)", 0, 0, 1_000_000, key="key_once")
         tokens = form.number("Tokens/min (0: no limit)", 0, 0, 10**12, key="key_tokens")
     days = LIVES[str(st.selectbox("Ends after", list(LIVES), key="key_days"))]
-    form.need(name.strip(), "Name: give one.")
-    form.need(tenant.strip(), "Tenant: whose requests the key is for.")
+    form.need(name.strip(), f"Name: give one, of at most {NAME_MAX} characters.")
+    form.need(
+        tenant.strip(),
+        f"Tenant: whose requests the key is for, in at most {NAME_MAX} characters.",
+    )
     reason = form.reason("key_reason")
     if form.go("Make the key", key="key_do"):
         asked = wire.KeyAsk(

@@ -36,7 +36,7 @@ def main(state: wire.FleetState) -> None:
 
 def _service(state: wire.FleetState) -> None:
     heading("Service", "the process that decides")
-    tile_grid(sm.service_tiles(state.service))
+    tile_grid(sm.service_tiles(state.service, {a.name for a in state.alerts}))
 
 
 def _jobs(jobs: wire.JobList) -> None:

@@ -290,3 +290,22 @@ def test_a_filtered_audit_is_exported(operator: Watched, stack: Stack) -> None:
     assert coming.value.suggested_filename == "decisions-decisions-newest-first.parquet"
     assert pq.read_table(coming.value.path()).num_rows == 3
     operator.check()
+
+
+def test_a_user_is_made_with_the_keyboard_alone(operator: Watched, stack: Stack) -> None:
+    page = operator.page
+    page.goto(f"{stack.console_url}/settings")
+    page.get_by_role("button", name="New user …").press("Enter")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("night-shift")
+    password = dialog.get_by_label("Password", exact=True)
+    password.fill("an owl reads at 3")
+    password.press("Tab")  # to the button that shows it
+    page.keyboard.press("Tab")
+    expect(dialog.get_by_label("Reason (required)")).to_be_focused()
+    page.keyboard.type("she begins tonight")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("night-shift may sign in as viewer")).to_be_visible()
+    assert "night-shift" in [u["name"] for u in stack.get("/users")["users"]]
+    operator.check()

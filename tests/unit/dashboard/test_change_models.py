@@ -112,6 +112,15 @@ def test_storage_says_what_is_lost_and_what_waits() -> None:
     ]  # fmt: skip
 
 
+def test_decisions_that_an_alert_calls_slow_are_not_shown_as_well() -> None:
+    service = wire.ServiceView(
+        started_at=NOON, uptime_s=1.0, decision_p99_us=9000.0, decision_p50_us=300.0
+    )
+    well, slow = (sm.service_tiles(service, firing)[1] for firing in ((), {"decisions_slow"}))
+    assert (well.level, well.word) == ("ok", "p50 300 µs")
+    assert (slow.level, slow.word, slow.sub) == ("warn", "slow: an alert fires", "p50 300 µs")
+
+
 def test_an_old_schema_and_silent_replicas_are_seen() -> None:
     old = storage().database
     assert old is not None
