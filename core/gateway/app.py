@@ -53,11 +53,11 @@ def create_app(service: Service, *, prepared: bool = False) -> Asgi:
             return
         if scope["type"] != "http":
             return
-        path: str = scope["path"]
-        if path.startswith("/admin/"):
+        if scope["path"].startswith("/admin/"):
             await admin(scope, receive, send)
             return
         exchange = Exchange(scope, receive, send, request_id=service.new_request_id())
+        path = exchange.path
         page = _PAGES.get(path)
         if page is not None and exchange.method in ("GET", "HEAD"):
             await pages.shown(service, exchange, page)

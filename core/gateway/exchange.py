@@ -54,7 +54,7 @@ class Exchange:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, request_id: str) -> None:
         self.method: str = scope["method"]
-        self.path: str = scope["path"]
+        self.path = plain(scope["path"])
         self.query: bytes = scope.get("query_string", b"")
         self.headers: Headers = scope["headers"]
         self.peer: str = (scope.get("client") or ("", 0))[0]
@@ -185,6 +185,11 @@ class Exchange:
         """The answer an exception deserves, if none was begun."""
         if not self.started:
             await self.refuse(*errors.from_exception(error, request_id=self.request_id))
+
+
+def plain(path: str) -> str:
+    """The path without a slash at its end: `/v1/models/` means `/v1/models`."""
+    return path.rstrip("/") or "/"
 
 
 def integer_header(exchange: Exchange, name: bytes, *, low: int, high: int) -> int | None:

@@ -27,7 +27,7 @@ CLOSED_PATHS = frozenset(
     }
 )
 """Engine management and telemetry under /v1: not for clients of the fleet."""
-_PATH = re.compile(r"/v1(/(?!\.{1,2}(/|$))[A-Za-z0-9._~!$&'()*+,;=:@-]+)+/?")
+_PATH = re.compile(r"/v1(/(?!\.{1,2}(/|$))[A-Za-z0-9._~!$&'()*+,;=:@-]+)+")
 """Paths that mean the same to everybody: no step up, nothing that is decoded a second time, no
 second query. Whatever else is asked for, an engine could read as one of its other routes."""
 _BYTES_PER_TOKEN = 4
@@ -38,7 +38,7 @@ UPLOAD_TOKENS_MAX = 1_500
 async def models(service: Service, exchange: Exchange, _: Flight) -> None:
     """GET /v1/models, GET /v1/models/{name}."""
     listed = model_list(service)
-    name = exchange.path.removeprefix("/v1/models").strip("/")
+    name = exchange.path.removeprefix("/v1/models").removeprefix("/")
     if not name:
         await exchange.answer(200, orjson.dumps({"object": "list", "data": listed}))
         return
@@ -78,7 +78,7 @@ async def passthrough(service: Service, exchange: Exchange, flight: Flight) -> N
     arrived_s = service.clock.now()
     if not _PATH.fullmatch(exchange.path):
         raise BadRequest("the path is not one that is passed on to engines", field="path")
-    if exchange.path.rstrip("/") in CLOSED_PATHS:
+    if exchange.path in CLOSED_PATHS:
         raise Forbidden("this route manages engines and is not open to clients", field="path")
     raw = await read_body(service, exchange, flight)
     body = _json_or_none(exchange, raw)

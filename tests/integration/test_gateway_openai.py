@@ -433,8 +433,13 @@ async def test_names_in_paths_reach_the_engine_as_they_are():
         assert [head.split()[1].split("?")[0] for head in engine.paths] == [
             "/v1/files/a.b-c_d:e@f",
             "/v1/responses/resp_1/cancel",
-            "/v1/rerank/",
+            "/v1/rerank",
         ]
+        body = {"model": "m", "prompt": [1, 2, 3]}
+        assert (await post(w, w.url, "/v1/completions/", body))[0].status == 200
+        assert engine.paths[-1] == "POST /v1/completions HTTP/1.1"
+        await w.settled()
+        assert [d.prompt_tokens for d in w.sink.decisions][-1] == 3  # read, not only passed on
 
 
 async def test_a_guess_at_a_length_refuses_nobody():
