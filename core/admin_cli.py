@@ -164,4 +164,6 @@ def _switch(
 
 
 def _path(node: str) -> str:
+    if not node:
+        raise BadRequest("node: expected a node's id, as `conductor nodes` shows it", field="node")
     return f"/nodes/{quote(node, safe='')}"

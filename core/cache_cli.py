@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 from rich.table import Table
@@ -56,7 +57,9 @@ def migrate(
     who = author_or_me(author)
     if cancel:
         asked = {"reason": reason, "author": who}
-        one = call(url, "POST", f"/migrations/{cancel}/cancel", wire.MigrationView, asked)
+        one = call(
+            url, "POST", f"/migrations/{quote(cancel, safe='')}/cancel", wire.MigrationView, asked
+        )
         show(one, json, f"{one.id}: {one.state}")
     elif prefix is not None:
         asked = {"prefix": prefix, "target": to, "reason": reason, "author": who}

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 NodeId = NewType("NodeId", str)
+NODE_ID = r"^[A-Za-z0-9][A-Za-z0-9._:-]*$"
+"""What ids may look like: they stand in paths of the admin API."""
 RequestId = NewType("RequestId", str)
 DecisionId = NewType("DecisionId", str)
 Slot = NewType("Slot", int)

@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from core.domain import EngineKind, EventEndpoints, LinkKind, NodeId, NodeSpec, Place, Role
+from core.domain import NODE_ID, EngineKind, EventEndpoints, LinkKind, NodeId, NodeSpec, Place, Role
 from core.errors import Invalid
 from core.oidc_settings import OidcSettings
 
@@ -150,7 +150,7 @@ class NodeTemplate(_Part):
 class NodeSettings(NodeTemplate):
     """One engine server. Capacities left out are learned from the engine."""
 
-    id: str = Field(description="unique name", min_length=1, max_length=128)
+    id: str = Field(description="unique name", min_length=1, max_length=128, pattern=NODE_ID)
     url: str = Field(description="base URL, http://host:port")
 
     @field_validator("url")

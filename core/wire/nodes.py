@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from core.domain import EngineKind, LinkKind, Role
+from core.domain import NODE_ID, EngineKind, LinkKind, Role
 from core.wire.base import Ask
 
 
@@ -29,7 +29,7 @@ class PlaceAsk(Ask):
 class NodeRegistration(Ask):
     """POST /nodes. Everything but id and url can be discovered from the engine."""
 
-    id: str = Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*$")
+    id: str = Field(min_length=1, max_length=128, pattern=NODE_ID)
     url: str = Field(min_length=8, max_length=2048)
     engine: EngineKind = EngineKind.VLLM
     role: Role = Role.BOTH

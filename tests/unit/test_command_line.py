@@ -68,6 +68,11 @@ def test_a_token_that_is_none_is_refused_and_not_repeated(token):
     assert "token: " in str(result.exception) and token not in str(result.exception)
 
 
+def test_a_node_without_a_name_is_said_before_anything_is_asked():
+    for command in ("drain", "undrain", "trip"):
+        assert "node: expected a node's id" in str(run(command, "", "-m", "why").exception)
+
+
 def test_a_replay_that_nobody_answers_ends_with_code_1(tmp_path):
     trace = tmp_path / "t.jsonl"
     trace.write_text("")

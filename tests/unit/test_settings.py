@@ -130,6 +130,8 @@ MODEL = "[[models]]\nname = 'm'\ntokenizer_dir = '/nowhere'\n"
         ("log_level = 'loud'\n", "log_level", "debug"),
         ("[[nodes]]\nid = 'a'\n", "nodes.0.url", "required"),
         ("[[nodes]]\nid = ''\nurl = 'http://x'\n", "nodes.0.id", "at least 1"),
+        ("[[nodes]]\nid = 'rack1/gpu0'\nurl = 'http://x'\n", "nodes.0.id", "pattern"),
+        ("[[nodes]]\nid = '..'\nurl = 'http://x'\n", "nodes.0.id", "pattern"),
         ("[[nodes]]\nid = 'a'\nurl = 'x:1'\n", "nodes.0.url", "http://"),
         (NODE + "role = 'both!'\n", "nodes.0.role", "prefill"),
         (NODE + "block_size = 0\n", "nodes.0.block_size", "1"),
