@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, Engine, Table, delete, func, select, text, true
@@ -107,7 +108,7 @@ class Retention:
         # Whole hours, and whole days of partitions: no roll-up is to lose a part of its rows.
         by_day = self._engine.dialect.name == "postgresql" and kind.name in partitions.PARTITIONED
         cut_us -= cut_us % (partitions.DAY_US if by_day else _HOUR_US)
-        with self._engine.begin() as connection:
+        with self._counting() as connection:
             old = _count(connection, kind, cut_us)
             every = _count(connection, kind, None) if old else 0
             refused = self._refusal(connection, kind, cut_us, old, every, force)
@@ -120,6 +121,15 @@ class Retention:
         else:
             done = sum(self._batches(kind, cut_us, ends_s))
         return Cleaned(name=kind.name, deleted=done, left=old - done)
+
+    @contextmanager
+    def _counting(self) -> Iterator[Connection]:
+        """A transaction whose statements take the time they need: to count a table of hundreds of
+        millions of rows takes longer than any other statement may, and nobody waits for it."""
+        with self._engine.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(text("SET LOCAL statement_timeout = 0"))
+            yield connection
 
     def _refusal(
         self, connection: Connection, kind: _Kind, cut_us: int, old: int, every: int, force: bool
@@ -164,9 +174,11 @@ class Retention:
             for name in partitions.before(connection, kind.name, last_day):
                 if time.monotonic() >= ends_s:
                     break
-                count = select(func.count()).select_from(text(name))
-                done += int(connection.scalar(count) or 0)
+                with self._counting() as counting:
+                    count = select(func.count()).select_from(text(name))
+                    rows = int(counting.scalar(count) or 0)
                 partitions.drop(connection, kind.name, name)
+                done += rows
         return done
 
 

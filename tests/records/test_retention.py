@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from record_cases import decision, execute, keep, outcome, rows, wait_for
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine, insert, text
 
 from core.domain import Telemetry
 from core.ports import RevisionRecord
-from storage import migrate, partitions, retention
+from storage import database, migrate, partitions, retention
 from storage.changes import REVISIONS, ChangeWatch
 from storage.database import writer_engine
 from storage.fleet_models import slots
@@ -111,6 +111,33 @@ def test_slots_go_however_many_are_too_old(storage, engine, record_url):
         connection.execute(insert(slots), old)
     cleaned = found(Retention(engine, sleep=lambda _: None).run(), "slots")
     assert (cleaned.deleted, cleaned.refused) == (50, "")
+
+
+def test_counting_a_large_table_may_take_its_time(storage, record_url, monkeypatch):
+    """As long as a lock on it is held here; other statements are cut off long before."""
+    keep_days(storage, range(18))
+    if record_url.startswith("sqlite"):
+        pytest.skip("SQLite has no limit on a statement's time")
+    monkeypatch.setattr(database, "_STATEMENT_MS", 200)
+    holder, made = writer_engine(record_url), writer_engine(record_url, connections=2)
+    let_go = threading.Event()
+
+    def hold() -> None:
+        with holder.begin() as connection:
+            connection.execute(text("LOCK TABLE decisions IN ACCESS EXCLUSIVE MODE"))
+            held.set()
+            let_go.wait(1.0)
+
+    held = threading.Event()
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(10.0)
+    cleaned = Retention(made, Rules(share_max=0.0), sleep=lambda _: None).run(budget_s=0.0)
+    assert "more than 0%" in found(cleaned, "decisions").refused
+    let_go.set()
+    thread.join()
+    for engine in (holder, made):
+        engine.dispose()
 
 
 def test_what_is_left_for_good_is_said(storage, record_url, caplog):
