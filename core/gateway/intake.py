@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import numpy as np
 import orjson
 
 from core.conductor import Conductor
@@ -109,9 +108,13 @@ class Names:
         found = self._rooms.get((base, adapter))
         if found is None:
             fleet = self._conductor.fleet
-            most = np.minimum(fleet.context_max - 1, fleet.kv_capacity)
-            rows = most[fleet.serves_model(base, adapter)]
-            found = int(min(rows.max(initial=0.0), ROOM_MAX)) or ROOM_MAX
+            rows = fleet.serves_model(base, adapter)
+            most = (
+                float(min(fleet.context_max[slot] - 1, fleet.kv_capacity[slot]))
+                for slot, spec in fleet.slots()
+                if rows[slot] and spec.url
+            )
+            found = int(min(max(most, default=0.0), ROOM_MAX)) or ROOM_MAX
             if len(self._rooms) < _SIZES_MAX:
                 self._rooms[base, adapter] = found
         return found

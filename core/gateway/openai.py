@@ -53,12 +53,17 @@ def model_list(service: Service) -> list[dict[str, Any]]:
     """What the fleet serves, base models first; an adapter's parent is its base model."""
     fleet = service.conductor.fleet
     longest: dict[str, int] = {}
+    served: set[str] = set()
     for spec in fleet.nodes():
+        if spec.url:  # a publisher's blocks are indexed, and nothing is sent to it
+            served.update(spec.models, spec.adapters)
         for model in spec.models:
             longest[model] = max(longest.get(model, 0), spec.context_tokens_max)
     created = int(service.started_at.timestamp())
     entries = []
     for name, (base, adapter) in sorted(service.names.table().items(), key=lambda e: (e[1][1], e)):
+        if name not in served:
+            continue
         entries.append(
             {
                 "id": name,

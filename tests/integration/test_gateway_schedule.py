@@ -156,6 +156,8 @@ async def test_registered_publishers_answer_queries(pair):
         for engine in pair:
             found = await call(w, "/register", registration(engine))
             assert found["instance_id"] == f"inst-{engine.name}"
+        async with w.client.get(f"{w.url}/v1/models") as answer:
+            assert (await answer.json())["data"] == []  # indexed, and served by nobody here
         body = {"model": MODEL, "prompt": PROMPT, "max_tokens": 1}
         async with w.client.post(f"{pair[0].url}/v1/completions", json=body) as answer:
             assert answer.status == 200
