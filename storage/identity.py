@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -9,7 +10,7 @@ import msgspec
 from sqlalchemy import Connection, RowMapping, Table, delete, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from core.errors import NotFound
+from core.errors import Conflict, NotFound
 from core.ports import IDENTITY_TOPIC, IdentityChange, KeyRecord, TokenRecord, UserRecord
 from storage.changes import announce
 from storage.database import now_us
@@ -95,8 +96,10 @@ def tenant_salt(connection: Connection, tenant: str) -> str:
 
 
 def store(connection: Connection, change: IdentityChange) -> None:
-    """Rows of the same name or id are replaced; everybody is told."""
+    """Rows of the same name or id are replaced; everybody is told. Conflict for a user that
+    somebody else changed in between. The announcement's lock orders them."""
     announce(connection, IDENTITY_TOPIC)
+    _check_heard(connection, change.heard)
     _put(connection, users, [_user_row(u) for u in change.users])
     _put(connection, tokens, [_token_row(t) for t in change.tokens])
     _put(connection, api_keys, [_key_row(k) for k in change.keys])
@@ -107,6 +110,18 @@ def store(connection: Connection, change: IdentityChange) -> None:
     connection.execute(
         delete(tokens).where(c.kind == SESSION, func.coalesce(c.expires_us, 0) < now - _KEPT_US)
     )
+
+
+def _check_heard(connection: Connection, heard: Mapping[str, datetime | None]) -> None:
+    for name, at in heard.items():
+        found = connection.scalar(select(users.c.changed_us).where(users.c.name == name))
+        if found is None and at is not None:
+            raise NotFound(f"there is no user {name!r}", field="user")
+        if found is not None and at is None:
+            raise Conflict(f"user: there is a user {name!r} already", field="user")
+        if at is not None and found != to_micros(at):
+            text = f"user: {name} was changed by somebody else in this moment; look again"
+            raise Conflict(text, field="user")
 
 
 def _put(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:

@@ -52,7 +52,8 @@ class Identities:
             created_by=author(),
             changed_at=at,
         )
-        self._commit("user.added", name, reason, None, _user_facts(made), users=(made,))
+        facts, new = _user_facts(made), {name: None}
+        self._commit("user.added", name, reason, None, facts, users=(made,), heard=new)
 
     def change_user(
         self,
@@ -64,7 +65,8 @@ class Identities:
         reason: str = "",
     ) -> UserRecord:
         """Change a role, shut somebody out, or set a new password. Sessions end with the last
-        two; a new role holds for them at once. NotFound, Invalid."""
+        two; a new role holds for them at once. NotFound, Invalid, and Conflict where somebody else
+        changed the user meanwhile: a new role must not let in again whom another shut out."""
         old = self._store.user(name)
         changes: dict[str, Any] = {"changed_at": self._clock.wall()}
         if role is not None:
@@ -84,6 +86,7 @@ class Identities:
             _user_facts(old),
             after,
             users=(new,),
+            heard={name: old.changed_at},
             end_sessions_of=ends,
         )
         return new

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -109,6 +109,9 @@ class IdentityChange(msgspec.Struct, frozen=True, kw_only=True):
     """What an act changes about identities; rows replace those of the same name or id."""
 
     users: tuple[UserRecord, ...] = ()
+    heard: Mapping[str, datetime | None] = {}
+    """Name of a user to the `changed_at` that the change was made from, None for a new one: where
+    the store knows another by now, it is a Conflict and nothing is stored."""
     tokens: tuple[TokenRecord, ...] = ()
     keys: tuple[KeyRecord, ...] = ()
     end_sessions_of: str = ""

@@ -16,6 +16,8 @@ from core.domain import NodeId, NodeSpec
 from core.errors import Conflict, NotFound, StoreError
 from core.gateway.audit_watch import AGAIN_S
 from core.gateway.service import Service
+from core.identity.identities import Identities
+from core.identity.principal import AccessRole
 from core.ports import (
     EventRecord,
     IdentityChange,
@@ -88,6 +90,38 @@ def test_a_session_has_its_users_role_and_fate(store):
     assert not store.token("s1").good_at(AT)
     store.commit_identity(IdentityChange(users=(ADA,), end_sessions_of="ada"), draft())
     assert not store.token("s1").good_at(AT) and not store.tokens()
+
+
+def test_of_two_changes_to_a_user_the_later_one_has_to_know_the_earlier(store):
+    store.commit_identity(IdentityChange(users=(ADA,), heard={"ada": None}), draft())
+    shut_out = UserRecord(**{**_fields(ADA), "disabled": True, "changed_at": LATER})
+    store.commit_identity(IdentityChange(users=(shut_out,), heard={"ada": AT}), draft())
+    promoted = UserRecord(**{**_fields(ADA), "role": "admin", "changed_at": LATER})
+    for stale in ({"ada": AT}, {"ada": None}):
+        with pytest.raises(Conflict, match="user: "):
+            store.commit_identity(IdentityChange(users=(promoted,), heard=stale), draft())
+    assert store.user("ada") == shut_out and store.verify_audit() == (2, None)
+    with pytest.raises(NotFound):
+        store.commit_identity(IdentityChange(users=(), heard={"bob": AT}), draft())
+
+
+class SlowIdentities(Identities):
+    """Somebody shuts ada out while another act on her is on its way."""
+
+    def _commit(self, action, *args, **change):
+        if not getattr(self, "met", False):
+            self.met = True
+            Identities(self._store, self._clock).change_user("ada", disabled=True)
+        super()._commit(action, *args, **change)
+
+
+def test_a_new_role_lets_nobody_in_again_whom_another_shut_out(store):
+    clock = ManualClock()
+    Identities(store, clock).add_user("ada", AccessRole.VIEWER, "correct horse battery")
+    clock.advance(1.0)
+    with pytest.raises(Conflict):
+        SlowIdentities(store, clock).change_user("ada", role=AccessRole.OPERATOR)
+    assert store.user("ada").disabled
 
 
 def test_nobody_can_sign_in_with_what_is_over_or_taken_back(store):
