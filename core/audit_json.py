@@ -52,6 +52,7 @@ _CODES = {
     "batch_then": "h",
     "missing_tokens": "j",
     "feasible": "B",
+    "node_weight": "W",
 }
 _NAMES = {code: name for name, code in _CODES.items()}
 _WHOLE = re.compile("0|[1-9][0-9]{0,8}")

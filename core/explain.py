@@ -211,11 +211,14 @@ def _why_not(row: Candidate, chosen: Candidate, table: StoredCandidates, positio
         return f"its batch would break a limit: {tbt_ms:.3g} ms between tokens predicted"
     sign = 1.0 if table.sense == "min" else -1.0
     behind = sign * (row.total - chosen.total)
+    mine, theirs = (c.inputs.get("node_weight", 1.0) for c in (row, chosen))
     if position < table.tied and abs(behind) <= 1e-5 * abs(chosen.total):
         return "equal total; the seeded draw took the other"
     if behind < 0:
         return f"better total ({_figure(row.total)} against {_figure(chosen.total)}), yet not taken"
-    return f"{_figure(behind)} worse in total{_main_term(row, chosen, sign, behind)}"
+    return f"{_figure(behind)} worse in total{_main_term(row, chosen, sign, behind)}" + (
+        f"; node weights {_figure(mine)} against {_figure(theirs)}" if mine != theirs else ""
+    )
 
 
 def _main_term(row: Candidate, chosen: Candidate, sign: float, behind: float) -> str:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import xxhash
 
 from core.audit_json import Candidate, candidates_from_json
+from core.plan.case import UNWEIGHED, by_weight
 from core.policy import get_policy, pick
 from core.policy.base import Candidates
 from core.ports import StoredDecision
@@ -45,6 +46,8 @@ class Recorded:
     """Candidates there were; records keep the 16 best and the chosen one."""
     tbt_s: dict[str, float]
     """Predicted TBT by decode candidate."""
+    weight: Floats
+    """Node weights as they were; 1 where nothing else is recorded."""
 
 
 @dataclass(slots=True)
@@ -66,6 +69,7 @@ def recorded(stored: StoredDecision) -> Recorded | None:
     if table is None or chosen < 0 or not stored.decision.placed:
         return None
     decode = candidates_from_json(stored.decision.decode_candidates)
+    weight = _column(table.rows, "node_weight")
     return Recorded(
         stored=stored,
         nodes=tuple(row.node for row in table.rows),
@@ -73,6 +77,7 @@ def recorded(stored: StoredDecision) -> Recorded | None:
         columns={name: _column(table.rows, _STORED_AS.get(name, name)) for name in COLUMNS},
         size=table.size,
         tbt_s={r.node: r.inputs.get("tbt_s", 0.0) for r in decode.rows} if decode else {},
+        weight=np.where(weight > 0, weight, 1.0),
     )
 
 
@@ -132,10 +137,14 @@ _NEUTRAL: dict[str, Any] = {
 def totals(
     r: Recorded, t: Tunables, context: Context, columns: dict[str, Floats] | None = None
 ) -> tuple[Floats, Literal["min", "max"]]:
-    """What the policy of `t` says of the recorded candidates; `columns` in place of their own."""
+    """What the policy of `t` says of the recorded candidates, with the nodes' weights of then;
+    `columns` in place of their own."""
     policy = get_policy(t.policy)
     c = RecordedCandidates(r, context, columns or r.columns)
-    return policy.score(c, t).total, policy.sense
+    total = np.asarray(policy.score(c, t).total)
+    if policy.name not in UNWEIGHED:
+        total = by_weight(total, r.weight, policy.sense)
+    return total, policy.sense
 
 
 def choice(r: Recorded, t: Tunables, context: Context) -> int:

@@ -27,7 +27,8 @@ NOTHING_TO_DECODE = CandidateTable((), "min", np.empty(0), {}, {}, 0, 0)
 """Marks the decode choice of a request that generates nothing."""
 KEPT_MAX = 16
 _SLOW_START_LEAST = 0.1
-_UNWEIGHED = frozenset({"random", "round_robin"})
+UNWEIGHED = frozenset({"random", "round_robin"})
+"""Policies that do not weigh nodes."""
 
 
 _LATER: Any = None
@@ -128,13 +129,22 @@ def weighed(fleet: FleetState, total: Totals, policy: NamedPolicy, rows: Any, no
     A cost is divided by the weight and a score multiplied, the other way round below 0, so that
     less weight never looks better. Policies that do not weigh nodes are left alone.
     """
-    if policy.name in _UNWEIGHED:
+    if policy.name in UNWEIGHED:
         return total
-    total = np.asarray(total)
-    weight = fleet.weight[rows] * slow_start(fleet, rows, now)
-    better_above = (policy.sense == "max") == (total >= 0)
+    return by_weight(np.asarray(total), node_weight(fleet, rows, now), policy.sense)
+
+
+def by_weight(total: Floats, weight: Floats, sense: str) -> Floats:
+    """Totals of candidates with these weights, as `weighed` says."""
+    better_above = (sense == "max") == (total >= 0)
     out: Floats = np.where(better_above, total * weight, total / weight)
     return out
+
+
+def node_weight(fleet: FleetState, rows: Any, now: float) -> Floats:
+    """Each candidate's weight now: the operator's, less what is not regained after a death."""
+    weight: Floats = fleet.weight[rows] * slow_start(fleet, rows, now)
+    return weight
 
 
 def slow_start(fleet: FleetState, rows: Any, now: float) -> Floats:
@@ -167,6 +177,10 @@ def candidate_table(
     }
     if case.more is not None:
         columns["coming_tokens"] = (case.more - case.match)[case.rows]
+    if fleet.weighted or case.now < fleet.slow_until_s:
+        weight = node_weight(fleet, case.rows, case.now)
+        if case.policy.name not in UNWEIGHED and (weight != 1.0).any():
+            columns["node_weight"] = weight
     return CandidateTable(
         nodes=tuple(fleet.node_at(slot) for slot in slots.tolist()),
         sense=case.policy.sense,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -23,6 +24,7 @@ from core.domain import (
     Request,
     RequestId,
 )
+from core.explain import explain
 from core.fleet.trust import Signal
 from core.ports import OutcomeRecord, StoredDecision
 from core.tunables import Tunables
@@ -92,6 +94,19 @@ def test_flipping_alpha_is_seen_to_cost_hits_and_even_out_work():
     real = preview(traffic(conductor(**linear(0.1))), live.tunables, live.tunables)
     assert real.before.hit < report.before.hit
     assert real.before.imbalance_requests < report.before.imbalance_requests
+
+
+def test_node_weights_are_recorded_told_and_heeded_again():
+    live = conductor(**linear(0.5))
+    live.update_spec(replace(live.fleet.spec(NodeId("n2")), weight=2.5), 0.0)
+    window = traffic(live, count=80)
+    report = preview(window, live.tunables, live.tunables)
+    assert (report.fidelity, report.moved) == (1.0, 0)
+    found = recorded(window[0])
+    assert dict(zip(found.nodes, found.weight, strict=True))["n2"] == 2.5
+    assert sorted(found.weight) == [1.0, 1.0, 1.0, 2.5]
+    lost = next(c for c in explain(window[0]).prefill.candidates if c.node == "n0")
+    assert lost.why_not.endswith("; node weights 1 against 2.5")
 
 
 def test_nothing_moves_under_the_same_parameters():

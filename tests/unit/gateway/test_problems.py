@@ -18,7 +18,7 @@ def service(**notes):
     return SimpleNamespace(
         conductor=c, node_notes={NodeId(k): v for k, v in notes.items()},
         prompts=SimpleNamespace(distrusted={}), record_counters=lambda: None,
-        upkeep=SimpleNamespace(worst_lag_s=0.0),
+        store_upkeep=None, upkeep=SimpleNamespace(worst_lag_s=0.0),
     )  # fmt: skip
 
 
