@@ -131,7 +131,7 @@ def test_who_reads_is_asked_again_beside_the_page(monkeypatch: pytest.MonkeyPatc
     answers = iter((wire.WhoAmI(name="ada", role="admin", kind="token"), 401))
     monkeypatch.setattr(session.st, "session_state", {})
 
-    def ask(_url: str, _token: str) -> wire.WhoAmI | int:
+    def ask(_url: str, _token: str, _peer: str) -> wire.WhoAmI | int:
         if now[0]:
             assert released.wait(10)
         return next(answers)
@@ -160,7 +160,7 @@ def test_who_opens_a_page_while_the_service_is_away_is_who_they_were(
     store, feed = Kept(lambda: now[0]), SimpleNamespace(look=lambda: look)
     answers: list[wire.WhoAmI | None] = [wire.WhoAmI(name="ada", role="admin", kind="token"), None]
     for name, stand_in in (
-        ("_who", lambda _url, _token: answers.pop(0)), ("_whos", lambda: store),
+        ("_who", lambda _url, _token, _peer: answers.pop(0)), ("_whos", lambda: store),
         ("feed", lambda: feed), ("_feed_of", lambda _rights: feed), ("token", lambda: "t"),
     ):  # fmt: skip
         monkeypatch.setattr(session, name, stand_in)
