@@ -20,6 +20,7 @@ from core.gateway.limits import Limits
 from core.gateway.protocol import gateway_protocol
 from core.gateway.service import Service
 from core.history import running_history
+from core.launcher import require_free
 from core.priority import give_way, interrupt_nobody
 from core.settings import Settings
 from core.wiring import configure_logging, running_service
@@ -34,7 +35,11 @@ _CLOSE_S = 3
 
 
 def run_service(settings: Settings) -> None:
-    """Serve until SIGTERM or Ctrl-C, then drain. What it keeps is for its own user alone."""
+    """Serve until SIGTERM or Ctrl-C, then drain. What it keeps is for its own user alone.
+
+    Conflict where something listens on the port: before records are opened, not after.
+    """
+    require_free(settings.server.host, settings.server.port, what="server")
     os.umask(0o077)
     configure_logging(settings.log_level, json=not sys.stderr.isatty())
     with contextlib.suppress(KeyboardInterrupt):
@@ -59,7 +64,8 @@ async def _serve(settings: Settings) -> None:
 
 
 def run_history(settings: Settings) -> None:
-    """Serve stored records until SIGTERM or Ctrl-C."""
+    """Serve stored records until SIGTERM or Ctrl-C; Conflict as `run_service`."""
+    require_free(settings.server.host, settings.history.port, what="history")
     os.umask(0o077)
     configure_logging(settings.log_level, json=not sys.stderr.isatty())
     give_way()

@@ -1,13 +1,14 @@
 """What the command line prints is what was written, and what it is given is checked."""
 
 import json
+import socket
 
 import pytest
 from rich.table import Table
 from typer.testing import CliRunner
 
 from core import admin_call, cli, wire
-from core.errors import BadRequest, Invalid, NotFound
+from core.errors import BadRequest, Conflict, Invalid, NotFound
 from core.identity import passwords
 
 MARKED = "[/done] see [jira-12] :rocket: [[nodes]]"
@@ -71,6 +72,20 @@ def test_a_token_that_is_none_is_refused_and_not_repeated(token):
 def test_a_node_without_a_name_is_said_before_anything_is_asked():
     for command in ("drain", "undrain", "trip"):
         assert "node: expected a node's id" in str(run(command, "", "-m", "why").exception)
+
+
+@pytest.mark.parametrize(("words", "name"), [([], "server"), (["--history-only"], "history")])
+def test_a_service_whose_port_is_taken_says_so_and_touches_nothing(
+    tmp_path, monkeypatch, words, name
+):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        monkeypatch.setenv("CONDUCTOR_STATE_DIR", str(tmp_path / "state"))
+        monkeypatch.setenv(f"CONDUCTOR_{name.upper()}__PORT", port)
+        result = run("serve", *words)
+    assert isinstance(result.exception, Conflict)
+    assert f"{name}.port: 127.0.0.1:{port} cannot be used" in str(result.exception)
+    assert not (tmp_path / "state").exists()
 
 
 def test_a_replay_that_nobody_answers_ends_with_code_1(tmp_path):
