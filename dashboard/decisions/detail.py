@@ -56,6 +56,8 @@ def _selection(title: str, by: str, selection: wire.SelectionView, *, key: str) 
     heading(title, by + dm.selection_note(selection))
     if selection.formula:
         st.caption(" ".join(selection.formula.split()))
+    if weights := dm.weight_note(selection):
+        st.caption(weights)
     if selection.candidates:
         figure = figures.candidates(selection, session.colours())
         live_plot(figure, key=f"{key}_bars", alt=f"{title}: candidates' terms")

@@ -229,6 +229,16 @@ def adds_up(selection: wire.SelectionView) -> bool:
     )
 
 
+def weight_note(selection: wire.SelectionView) -> str:
+    """What node weights did to the totals; empty where all are 1."""
+    weights = {c.node: c.inputs.get("node_weight", 1.0) for c in selection.candidates}
+    told = [f"{node} {fmt.figure(w)}" for node, w in weights.items() if w != 1.0]
+    if not told:
+        return ""
+    how = "times" if selection.sense == "max" else "divided by"
+    return f"Totals are what the terms give, {how} the node's weight: {fmt.listed(told)}."
+
+
 def candidate_rows(selection: wire.SelectionView) -> list[dict[str, object]]:
     """All candidates with total, terms, inputs and why each lost."""
     terms = list(dict.fromkeys(name for c in selection.candidates for name in c.terms))

@@ -81,6 +81,14 @@ def test_negative_terms_are_no_stack() -> None:
     assert not dm.adds_up(selection())
 
 
+def test_node_weights_behind_totals_are_told() -> None:
+    made = selection(("a", {"x": 0.5}, 1.25), ("b", {"x": 0.5}, 0.5), sense="max")
+    assert dm.weight_note(made) == ""
+    made.candidates[0].inputs["node_weight"] = 2.5
+    told = "Totals are what the terms give, times the node's weight: a 2.5."
+    assert dm.weight_note(made) == told
+
+
 def test_candidates_table_keeps_terms_and_inputs_apart() -> None:
     rows = dm.candidate_rows(selection(("a", {"queue": 1.23456}, 1.23456), ("b", {}, 2.0)))
     assert rows[0]["term: queue"] == 1.235
