@@ -319,7 +319,7 @@ class Alerts:
     loop_lag_s: float = number(0.05, 0.001, 60.0, "s", "event loop lag, worst of a minute")
     decision_s: float = number(0.001, 1e-6, 10.0, "s", "p99 of a decision", "S3 5.1")
     decision_share: float = number(
-        0.1, 0.0, 10.0, "share", "p99 of a decision over the median TTFT, at most 0.1 s of it"
+        0.2, 0.0, 10.0, "share", "p99 of a decision over 0.1 s", "20 % rule (Seow)"
     )
     decisions_min: int = number(
         300, 1, 1_000_000, "decisions", "in five minutes before `decision_share` is judged"

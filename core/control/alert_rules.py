@@ -62,7 +62,7 @@ MONITORS: tuple[Monitor, ...] = (
     Monitor(name="decision_p99", unit="s", doc="time of a scheduling decision, of the last minute"),
     Monitor(
         name="decision_felt", unit="share",
-        doc="p99 of a decision's time, of five minutes, over the median time to first token",
+        doc="p99 of a decision's time, of five minutes, over the 0.1 s that seem instantaneous",
     ),
     Monitor(name="burn_fast", unit="", doc="burn rate that 1 h and 5 min agree on"),
     Monitor(name="burn_slow", unit="", doc="burn rate that 6 h and 30 min agree on"),

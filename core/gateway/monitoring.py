@@ -32,8 +32,7 @@ THREE_DAYS_S = 3 * 86_400.0
 _LONG_STEP_S = 300.0
 _WINDOW_S = 60.0
 _AT_ONCE_S = 0.1
-"""What happens within it seems instantaneous (Nielsen, Usability Engineering, 1993, ch. 5): of a
-longer time to first token no more than this is held against a decision's time."""
+"""A first token within it seems instantaneous (Nielsen, Usability Engineering, 1993, ch. 5)."""
 _NAMED = 5
 """Nodes that evidence names."""
 _BUSY_REQUESTS = 20
@@ -163,19 +162,18 @@ class Monitoring:
     def _decisions(
         self, now: float, evidence: dict[str, dict[str, object]]
     ) -> dict[str, float | None]:
-        """How much of the wait for a first token a slow decision is. Of few decisions the slowest
-        hundredth is one or two: chance, and the machine's."""
+        """A slow decision's share of the time in which a first token seems to come at once. Of few
+        decisions the slowest hundredth is one or two: chance, and the machine's."""
         live = self._service.live.window(now, FIVE_MIN_S)
         if live.decide.count < self._service.conductor.tunables.alerts.decisions_min:
             return {"decision_felt": None}
         p99_s, ttft_s = live.decide.quantile(0.99), live.ttft.quantile(0.5)
-        wait_s = min(ttft_s, _AT_ONCE_S) if live.ttft.count else _AT_ONCE_S
         evidence["decision_felt"] = {
             "decisions": live.decide.count,
             "decision_p99_s": round(p99_s, 6),
             "ttft_p50_s": round(ttft_s, 6) if live.ttft.count else None,
         }
-        return {"decision_felt": p99_s / wait_s}
+        return {"decision_felt": p99_s / _AT_ONCE_S}
 
     def _burn(self, now: float, evidence: dict[str, dict[str, object]]) -> dict[str, Any]:
         service = self._service

@@ -54,7 +54,7 @@ async def test_monitors_say_where_hits_fall(pair):
         assert len(found.groups) == 2 and all(g.match_tokens > 0 for g in found.groups)
         alert = {m.name: (m.alert, m.limit) for m in found.monitors}
         assert alert["decision_p99"] == ("decisions_slow", 0.001)
-        assert alert["decision_felt"] == ("decisions_slow", 0.1)
+        assert alert["decision_felt"] == ("decisions_slow", 0.2)
         assert values["decision_felt"] is None  # 24 decisions: too few
         service, now = w.service, w.service.clock.now()
         for _ in range(2_000):
@@ -62,9 +62,6 @@ async def test_monitors_say_where_hits_fall(pair):
         facts: dict = {}
         assert service.monitoring.values(now, facts)["decision_felt"] == pytest.approx(0.2, rel=0.1)
         assert facts["decision_felt"]["decisions"] == 2_024
-        for _ in range(20):
-            service.live._bucket(now).ttft.add(0.05)
-        assert service.monitoring.values(now, facts)["decision_felt"] == pytest.approx(0.4, rel=0.1)
         series = await ask(w, "/monitors/series?name=hit_achieved&name=panic", wire.MonitorSeries)
         assert series.points[-1].values == [pytest.approx(values["hit_achieved"]), 0.0]
         bad = await ask(w, "/monitors/series?name=luck", wire.ErrorBody, status=422)

@@ -65,7 +65,7 @@ def test_a_calm_hour_alerts_nobody():
 
 
 def test_slow_decisions_that_nobody_feels_alert_nobody():
-    """A laptop's p99 of 4 ms, beside first tokens that take 60: over the limit, and unfelt."""
+    """A laptop's p99 of 4 ms: over the limit, and unfelt."""
     board = AlertBoard()
     assert play(board, {**CALM, "decision_p99": 0.004, "decision_felt": 0.07}, seconds=3600) == []
     few = {**CALM, "decision_p99": 0.4, "decision_felt": None}
