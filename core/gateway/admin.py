@@ -31,6 +31,7 @@ from core.gateway.admin_records import prompt_expires_at, record_routes, require
 from core.gateway.admin_views import view_routes
 from core.gateway.admin_watch import watch_routes
 from core.gateway.auth import declare_roles
+from core.gateway.costs import cost_routes
 from core.gateway.moves.routes import migration_routes
 from core.gateway.store_gate import store_gate
 from core.identity.principal import ACTING, AccessRole, author
@@ -61,6 +62,7 @@ def create_admin(service: Service) -> FastAPI:
     app.include_router(_live_routes(service, states), prefix=wire.API_PREFIX)
     app.include_router(node_routes(service), prefix=wire.API_PREFIX)
     app.include_router(signal_routes(service), prefix=wire.API_PREFIX)
+    app.include_router(cost_routes(service), prefix=wire.API_PREFIX)
     app.include_router(cache_routes(service), prefix=wire.API_PREFIX)
     app.include_router(past_routes(service), prefix=wire.API_PREFIX)
     app.include_router(record_routes(service), prefix=wire.API_PREFIX)

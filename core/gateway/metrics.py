@@ -19,6 +19,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from core.domain import Health
+from core.gateway.costs import cost_families
 from core.gateway.live import LogHistogram, bin_floor
 from core.gateway.record_metrics import record_metrics
 from core.gateway.signals import signal_families
@@ -73,6 +74,7 @@ class ServiceCollector(Collector):
         yield from self._nodes()
         yield from watch_families(self._service)
         yield from signal_families(self._service.streams())
+        yield from cost_families(self._service.conductor)
 
     def _totals(self) -> Iterator[Metric]:
         total = self._service.live.total

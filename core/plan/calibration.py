@@ -1,12 +1,15 @@
-"""Fits each node's cost coefficients to what it is observed to take, and shows the error.
+"""Fits each node's cost coefficients to what it is observed to take, and tells the error.
 
 A prefill is comparable when it had its node's queue to itself from selection to first token,
 fetched nothing, and the engine said what it reused; a decode when the mean token gap is known. A
 fit replaces the profile's coefficients once it predicts held-out observations better than they do.
+While requests are too much alike to fit slopes to, the profile's constant alone is moved.
 """
 
 from __future__ import annotations
 
+import enum
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -19,23 +22,70 @@ from core.plan.fit import LinearFit, PrefillFit, TbtFit
 _REFIT_EVERY = 16
 
 
+class FitSource(enum.StrEnum):
+    """Where live coefficients come from."""
+
+    PROFILE = "profile"
+    SHIFTED = "shifted"
+    """The profile's slopes, with a constant that was observed."""
+    FITTED = "fitted"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitState:
-    """How well the cost model of one node does; errors are median relative ones."""
+    """How well one cost model of a node does. Errors are median relative ones, as of the last
+    comparison, on observations that no fit has seen; NaN before the first."""
 
     observations: int
-    fitted: bool
-    """Whether fitted coefficients are live instead of the profile's."""
+    source: FitSource
     prior_error: float
-    fit_error: float
+    """Of the profile's coefficients."""
+    error: float
+    """Of the live ones."""
     coefficients: Coefficients
+    """The live ones."""
+
+
+class _Model:
+    """One cost model: the profile's coefficients, what was observed, and what is live."""
+
+    def __init__(self, prior: Coefficients, fit: LinearFit) -> None:
+        self.prior, self.live, self.fit = prior, prior, fit
+        self.source = FitSource.PROFILE
+        self.prior_error = self.error = math.nan
+
+    def refit(self) -> bool:
+        """Choose again, now and then; True where other coefficients are live from now on."""
+        fit, before = self.fit, self.live
+        if fit.observations % _REFIT_EVERY or not fit.enough:
+            return False
+        if fit.ready:
+            source, found = FitSource.FITTED, fit.coefficients()
+        elif self.source is FitSource.FITTED:
+            source, found = self.source, before  # its slopes were seen, if not lately
+        else:
+            source, found = FitSource.SHIFTED, fit.shifted(self.prior)
+        self.prior_error, self.error = fit.error_of(self.prior), fit.error_of(found)
+        if not self.error < self.prior_error:
+            source, found, self.error = FitSource.PROFILE, self.prior, self.prior_error
+        self.source, self.live = source, found
+        return found != before
+
+    def state(self) -> FitState:
+        return FitState(
+            observations=self.fit.observations,
+            source=self.source,
+            prior_error=self.prior_error,
+            error=self.error,
+            coefficients=self.live,
+        )
 
 
 class _NodeFits:
     def __init__(self, prefill: Coefficients, tbt: Coefficients) -> None:
-        self.prefill, self.tbt = PrefillFit(), TbtFit()
-        self.prior = {"prefill": prefill, "tbt": tbt}
-        self.live = {"prefill": False, "tbt": False}
+        self.prefill_fit, self.tbt_fit = PrefillFit(), TbtFit()
+        self.prefill = _Model(prefill, self.prefill_fit)
+        self.tbt = _Model(tbt, self.tbt_fit)
 
 
 class Calibration:
@@ -63,37 +113,19 @@ class Calibration:
         if fits and comparable and cached is not None:
             assert r.prefilled_s is not None
             length = outcome.prompt_tokens or d.request.prompt_tokens
-            fits.prefill.observe(length, cached, r.prefilled_s - r.begun_s)
-            self._adopt(d.prefill, fits, "prefill", fits.prefill)
+            fits.prefill_fit.observe(length, cached, r.prefilled_s - r.begun_s)
+            if fits.prefill.refit():
+                self._fleet.set_cost(d.prefill, fits.prefill.live)
         fits = self._fits.get(d.decode) if d.decode_slot in current else None
         if fits and outcome.tpot_s and r.batch_seen:
-            fits.tbt.observe(r.batch_seen, r.kv_seen, outcome.tpot_s)
-            self._adopt(d.decode, fits, "tbt", fits.tbt)
+            fits.tbt_fit.observe(r.batch_seen, r.kv_seen, outcome.tpot_s)
+            if fits.tbt.refit():
+                self._fleet.set_tbt(d.decode, fits.tbt.live)
 
-    def state(self, node: NodeId, kind: str) -> FitState | None:
-        """The fit of `kind` "prefill" or "tbt"; None for an unknown node."""
-        fits = self._fits.get(node)
-        if fits is None:
-            return None
-        fit: LinearFit = getattr(fits, kind)
-        prior = fits.prior[kind]
-        return FitState(
-            observations=fit.observations,
-            fitted=fits.live[kind],
-            prior_error=fit.error_of(prior),
-            fit_error=fit.error,
-            coefficients=fit.coefficients() if fits.live[kind] else prior,
-        )
+    def prefill(self, node: NodeId) -> FitState:
+        """How the node's prefill is predicted; KeyError for an unknown node."""
+        return self._fits[node].prefill.state()
 
-    def _adopt(self, node: NodeId, fits: _NodeFits, kind: str, fit: LinearFit) -> None:
-        if fit.observations % _REFIT_EVERY or not fit.ready:
-            return
-        better = fit.error < fit.error_of(fits.prior[kind])
-        if not better and not fits.live[kind]:
-            return
-        fits.live[kind] = better
-        chosen = fit.coefficients() if better else fits.prior[kind]
-        if kind == "prefill":
-            self._fleet.set_cost(node, chosen)
-        else:
-            self._fleet.set_tbt(node, chosen)
+    def tbt(self, node: NodeId) -> FitState:
+        """How its time between tokens is predicted; KeyError for an unknown node."""
+        return self._fits[node].tbt.state()

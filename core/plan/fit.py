@@ -68,9 +68,15 @@ class LinearFit:
         return self._seen
 
     @property
+    def enough(self) -> bool:
+        """Whether there are observations enough to judge by."""
+        held = len(self._held) >= self._least // self.HOLD_OUT
+        return held and len(self._train) >= self._least
+
+    @property
     def ready(self) -> bool:
         """Whether there are enough observations, and spread enough, to replace a prior."""
-        if len(self._train) < self._least or len(self._held) < self._least // self.HOLD_OUT:
+        if not self.enough:
             return False
         low, high = np.percentile(self._train.features[:, 1], (10, 90))
         return bool(high >= self.SPREAD * max(low, 1e-9))
@@ -80,6 +86,14 @@ class LinearFit:
         if self._solution is None:
             self._solution = _solve(self._train.features, self._train.seconds)
         return self._solution
+
+    def shifted(self, prior: Coefficients) -> Coefficients:
+        """The prior with another constant: all that can be learned while nothing else varies.
+
+        It takes up what every request costs besides: HTTP, the engine's own scheduling.
+        """
+        rest = self._train.seconds - self._train.features @ np.array(prior)
+        return max(prior[0] + float(np.median(rest)), 0.0), prior[1], prior[2]
 
     @property
     def error(self) -> float:

@@ -35,6 +35,7 @@ GET      /shares                         query: since, until, limit, nodes -> Sh
 GET      /timings                        query: since, until, limit -> TimingsView
 GET      /nodes/{id}/readings            query: since, until, points -> Readings
 GET      /nodes/{id}/signal              -> SignalView
+GET      /nodes/{id}/cost                -> CostView
 GET      /tunables                       -> TunablesView
 PUT      /tunables                       TunablesChange -> TunablesView (409 stale, 422 field)
 GET      /policies                       -> PolicyList
@@ -165,8 +166,10 @@ from core.wire.evidence import (
 )
 from core.wire.fleet import (
     BreakerView,
+    CostView,
     DrainView,
     FiringAlert,
+    FitView,
     FleetState,
     HealthView,
     NodeList,
@@ -302,6 +305,7 @@ __all__ = [
     "CandidateView",
     "ChainView",
     "ComparedView",
+    "CostView",
     "DatabaseView",
     "DecisionDetail",
     "DecisionPage",
@@ -319,6 +323,7 @@ __all__ = [
     "ExpectedView",
     "ExportQuery",
     "FiringAlert",
+    "FitView",
     "FleetState",
     "ForecastSeries",
     "ForecastView",

@@ -154,6 +154,27 @@ class SignalView(Answer):
     """Blocks whose parent is not known (yet)."""
 
 
+class FitView(Answer):
+    """One cost model of a node. Errors are median relative ones, on requests that were not fitted
+    to; None before enough of them could be compared."""
+
+    source: Literal["profile", "shifted", "fitted"]
+    """Of the live coefficients: the profile's; those with an observed constant; all observed."""
+    observations: int
+    coefficients: list[float]
+    """The live ones, in s, s a unit: prefill 1, L - p, L^2 - p^2 (L tokens, p of them cached);
+    time between tokens 1, b, k (b requests in the batch, k KV tokens)."""
+    error: float | None = None
+    profile_error: float | None = None
+
+
+class CostView(Answer):
+    """How a node's times are predicted, and how well."""
+
+    prefill: FitView
+    tbt: FitView
+
+
 class NodeList(Answer):
     """All nodes, in the order of registration."""
 

@@ -52,6 +52,10 @@ class FleetClient:
         """What the node's event stream delivered, lost and caught up."""
         return self._call("GET", f"{_node(node_id)}/signal", wire.SignalView)
 
+    def cost(self, node_id: str) -> wire.CostView:
+        """How the node's times are predicted, and how well."""
+        return self._call("GET", f"{_node(node_id)}/cost", wire.CostView)
+
     # -- caches ----------------------------------------------------------------------------
 
     def hot(self, *, limit: int = 50, node: str = "") -> wire.HotPrefixes:

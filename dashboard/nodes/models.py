@@ -194,6 +194,45 @@ def _ordered(s: wire.SignalView) -> list[str]:
     return known + sorted(s.counters.keys() - STREAM_WORDS.keys())
 
 
+SOURCE_WORDS = {
+    "profile": "the profile's",
+    "shifted": "the profile's, with a constant observed here",
+    "fitted": "fitted to its requests",
+}
+"""Where a cost model's coefficients come from."""
+COSTS = {
+    "Prefill": ("prefill", ("", " a token", " a token pair")),
+    "Time between tokens": ("tbt", ("", " a request in the batch", " a KV token")),
+}
+"""Name of a cost model -> its field, and what each coefficient counts by."""
+
+
+def cost_rows(c: wire.CostView) -> list[dict[str, object]]:
+    """The two cost models of a node with their errors."""
+    found = ((name, getattr(c, field), units) for name, (field, units) in COSTS.items())
+    return [
+        {
+            "Predicts": name,
+            "Coefficients": SOURCE_WORDS.get(fit.source, fit.source),
+            "Off by": _error(fit.error),
+            "Profile off by": _error(fit.profile_error),
+            "Requests compared": fit.observations,
+            "Seconds": _formula(fit.coefficients, units),
+        }
+        for name, fit, units in found
+    ]
+
+
+def _error(error: float | None) -> str:
+    """Half of the predictions are nearer than this to what was observed."""
+    return "not known yet" if error is None else fmt.share(error)
+
+
+def _formula(coefficients: Sequence[float], units: Sequence[str]) -> str:
+    terms = [f"{c:.3g}{u}" for c, u in zip(coefficients, units, strict=True) if c]
+    return " + ".join(terms) or "0"
+
+
 def hot_rows(found: wire.HotPrefixes) -> list[dict[str, object]]:
     """Hot prefixes with what their reuse saves."""
     return [

@@ -123,6 +123,8 @@ def _live(node_id: str) -> None:
         drawn("facts", node_id, given=(look.state,), draw=lambda: _facts(n))
         with part("Its cache signal"):
             _signal(node_id)
+        with part("Its cost models"):
+            _cost(node_id)
     with part("Its decisions"):
         _decisions(node_id)
 
@@ -219,6 +221,21 @@ def _signal(node_id: str) -> None:
                 plain_table(rows, key="signal", alt="What its event stream brought and lost")
 
     drawn("signal", node_id, given=(found,), draw=draw)
+
+
+def _cost(node_id: str) -> None:
+    found = kept("cost", node_id, ttl_s=READ_EVERY_S, read=lambda: fleet().cost(node_id))
+
+    def draw() -> None:
+        with st.expander("Cost models: how its times are predicted, and how well"):
+            st.caption(
+                "Off by: median relative error on requests that nothing was fitted to. A fit is "
+                "live only while it is better than the profile."
+            )
+            rows = node_models.cost_rows(found)
+            plain_table(rows, key="cost", alt="How its times are predicted")
+
+    drawn("cost", node_id, given=(found,), draw=draw)
 
 
 def _decisions(node_id: str) -> None:

@@ -232,6 +232,10 @@ async def test_health_and_metrics(pair, tmp_path):
         assert all(s.connected and s.endpoint for s in seen)
         assert sum(s.counters["messages"] for s in seen) > 0 and sum(s.blocks for s in seen) > 0
         assert (await get(w, "/nodes/z/signal", None, status=404)).error.param == "node"
+        assert (await get(w, "/nodes/z/cost", None, status=404)).error.param == "node"
+        cost = await get(w, "/nodes/a/cost", wire.CostView)
+        assert (cost.prefill.source, cost.prefill.error) == ("profile", None)
+        assert len(cost.prefill.coefficients) == len(cost.tbt.coefficients) == 3
         await act(w, "POST", "/state", status=405)
         await act(w, "GET", "/odd-name", status=404)
         async with w.client.get(f"{w.url}/metrics") as answer:

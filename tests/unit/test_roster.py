@@ -41,7 +41,8 @@ def test_a_node_is_known_everywhere_or_nowhere():
     assert everywhere(c) == [{0, 1}] * 4
     c.remove(A, 1.0)
     assert everywhere(c) == [{1}] * 4
-    assert c.calibration.state(A, "prefill") is None
+    with pytest.raises(KeyError):
+        c.calibration.prefill(A)
     assert c.register(spec("c"), 2.0) == 0
     assert everywhere(c) == [{0, 1}] * 4
 

@@ -137,3 +137,16 @@ def test_gauges_keep_gaps_and_are_told_in_words() -> None:
     load = node_figures.load_chart(live, "a", LIGHT, zone=UTC)
     assert load["data"][0]["y"] == [4, 0]
     assert load["data"][1]["y"] == [50.0, None]
+
+
+def test_cost_models_tell_where_they_come_from_and_how_far_they_are_off() -> None:
+    fitted = wire.FitView(
+        source="fitted", observations=64, coefficients=[0.02, 2e-4, 0.0], error=0.031,
+        profile_error=0.44,
+    )  # fmt: skip
+    young = wire.FitView(source="profile", observations=3, coefficients=[0.0, 0.0, 0.0])
+    prefill, tbt = node_models.cost_rows(wire.CostView(prefill=fitted, tbt=young))
+    assert (prefill["Off by"], prefill["Profile off by"]) == ("3 %", "44 %")
+    assert prefill["Coefficients"] == "fitted to its requests"
+    assert prefill["Seconds"] == "0.02 + 0.0002 a token"
+    assert (tbt["Off by"], tbt["Seconds"]) == ("not known yet", "0")

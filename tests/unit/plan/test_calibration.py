@@ -6,6 +6,7 @@ import pytest
 from fleet_cases import conductor, decided, give, outcome, request, spec
 
 from core.domain import NodeId, OutcomeKind
+from core.plan.calibration import FitSource
 
 TRUE = (0.02, 2e-4, 1e-9)
 
@@ -35,18 +36,18 @@ def learn(c, count=64, **more):
 
 
 def prefill(c):
-    return c.calibration.state(NodeId("a"), "prefill")
+    return c.calibration.prefill(NodeId("a"))
 
 
 def test_a_fit_goes_live_once_it_predicts_better(c):
     prior = prefill(c)
-    assert not prior.fitted
+    assert prior.source is FitSource.PROFILE
     assert prior.observations == 0
     learn(c)
     found = prefill(c)
-    assert found.fitted
+    assert found.source is FitSource.FITTED
     assert found.observations == 64
-    assert found.fit_error < 0.01 < found.prior_error
+    assert found.error < 0.01 < found.prior_error
     assert found.coefficients[1] == pytest.approx(TRUE[1], rel=0.02)
     slot = c.fleet.slot(NodeId("a"))
     assert (c.fleet.c0[slot], c.fleet.c1[slot], c.fleet.c2[slot]) == found.coefficients
@@ -58,6 +59,25 @@ def test_what_the_engine_reused_is_taken_off(c):
         tokens = rng.randrange(2000, 20_000)
         serve(c, tokens, cached=tokens // 2, now=i * 1000.0)
     assert prefill(c).coefficients[1] == pytest.approx(TRUE[1], rel=0.05)
+
+
+def test_prompts_that_are_all_alike_move_the_constant_alone(c):
+    slot = c.fleet.slot(NodeId("a"))
+    c0, c1, c2 = (float(x[slot]) for x in (c.fleet.c0, c.fleet.c1, c.fleet.c2))
+    for i in range(64):
+        serve(c, 1000, now=i * 1000.0, seconds=c0 + c1 * 1000 + c2 * 1000**2 + 0.25)
+    found = prefill(c)
+    assert found.source is FitSource.SHIFTED
+    assert found.error < 1e-6 < found.prior_error
+    assert found.coefficients == pytest.approx((c0 + 0.25, c1, c2))
+
+
+def test_slopes_that_were_seen_outlast_prompts_that_are_all_alike(c):
+    learn(c, 64)
+    for i in range(512):
+        serve(c, 1000, now=1e6 + i * 1000.0)
+    assert prefill(c).source is FitSource.FITTED
+    assert prefill(c).coefficients[1] == pytest.approx(TRUE[1], rel=0.02)
 
 
 def test_a_profile_that_is_right_already_stays(c):
@@ -75,14 +95,14 @@ def test_a_fit_that_gets_worse_than_the_profile_gives_it_back(c):
     slot = c.fleet.slot(NodeId("a"))
     prior = tuple(float(x[slot]) for x in (c.fleet.c0, c.fleet.c1, c.fleet.c2))
     learn(c)
-    assert prefill(c).fitted
+    assert prefill(c).source is FitSource.FITTED
     c0, c1, c2 = prior
     rng = random.Random(4)
     for i in range(1600):
         n = rng.randrange(500, 20_000)
         noise = 1.0 if i % 4 == 3 else rng.choice([0.3, 4.0])
         serve(c, n, now=1e6 + i * 1000.0, seconds=(c0 + c1 * n + c2 * n * n) * noise)
-    assert not prefill(c).fitted
+    assert prefill(c).source is FitSource.PROFILE
     assert (c.fleet.c0[slot], c.fleet.c1[slot], c.fleet.c2[slot]) == prior
 
 
@@ -124,13 +144,14 @@ def test_a_restarted_nodes_late_answers_teach_nothing(c):
     r.first_token(1.0)
     r.finish(outcome(cached_tokens=0, tpot_s=0.01), 2.0)
     assert prefill(c).observations == 0
-    assert c.calibration.state(NodeId("a"), "tbt").observations == 0
+    assert c.calibration.tbt(NodeId("a")).observations == 0
 
 
 def test_a_successor_of_the_same_name_learns_from_its_own_requests(c):
     r = c.begin(decided(c, request(0, tokens=1000)), 0.0)
     c.remove(NodeId("a"), 0.5)
-    assert prefill(c) is None
+    with pytest.raises(KeyError):
+        prefill(c)
     c.register(spec("a"), 0.6)
     r.first_token(1.0)
     r.finish(outcome(cached_tokens=0), 2.0)
@@ -150,8 +171,8 @@ def test_time_between_tokens_is_fitted_to_the_batch():
         for r in batch:
             tpot = 0.02 + 0.003 * r.batch_seen + 1e-6 * r.kv_seen
             r.finish(outcome(tpot_s=tpot), now + 50.0)
-    found = c.calibration.state(NodeId("a"), "tbt")
-    assert found.fitted
+    found = c.calibration.tbt(NodeId("a"))
+    assert found.source is FitSource.FITTED
     assert found.coefficients == pytest.approx((0.02, 0.003, 1e-6), rel=0.05)
     slot = c.fleet.slot(NodeId("a"))
     assert c.fleet.d1[slot] == pytest.approx(0.003, rel=0.05)
@@ -161,7 +182,7 @@ def test_a_new_price_starts_the_fit_afresh(c):
     learn(c)
     c.update_spec(spec("a", kv_transfer="", speed=0.5), 0.0)
     found = prefill(c)
-    assert not found.fitted
+    assert found.source is FitSource.PROFILE
     assert found.observations == 0
     learn(c, 4)
     c.update_spec(spec("a", kv_transfer="", speed=0.5, batch_max=7), 0.0)
