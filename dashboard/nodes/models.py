@@ -209,17 +209,24 @@ COSTS = {
 
 def cost_rows(c: wire.CostView) -> list[dict[str, object]]:
     """The two cost models of a node with their errors."""
-    found = ((name, getattr(c, field), units) for name, (field, units) in COSTS.items())
+    fits = {name: getattr(c, field) for name, (field, _) in COSTS.items()}
     return [
         {
             "Predicts": name,
             "Coefficients": SOURCE_WORDS.get(fit.source, fit.source),
             "Off by": _error(fit.error),
             "Profile off by": _error(fit.profile_error),
-            "Requests compared": fit.observations,
-            "Seconds": _formula(fit.coefficients, units),
+            "Requests": fit.observations,
         }
-        for name, fit, units in found
+        for name, fit in fits.items()
+    ]
+
+
+def cost_formulas(c: wire.CostView) -> list[str]:
+    """The two cost models in full, a line each."""
+    return [
+        f"{name}, seconds: {_formula(getattr(c, field).coefficients, units)}"
+        for name, (field, units) in COSTS.items()
     ]
 
 

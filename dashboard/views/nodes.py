@@ -234,6 +234,8 @@ def _cost(node_id: str) -> None:
             )
             rows = node_models.cost_rows(found)
             plain_table(rows, key="cost", alt="How its times are predicted")
+            for line in node_models.cost_formulas(found):
+                st.caption(line)
 
     drawn("cost", node_id, given=(found,), draw=draw)
 

@@ -145,8 +145,11 @@ def test_cost_models_tell_where_they_come_from_and_how_far_they_are_off() -> Non
         profile_error=0.44,
     )  # fmt: skip
     young = wire.FitView(source="profile", observations=3, coefficients=[0.0, 0.0, 0.0])
-    prefill, tbt = node_models.cost_rows(wire.CostView(prefill=fitted, tbt=young))
+    view = wire.CostView(prefill=fitted, tbt=young)
+    prefill, tbt = node_models.cost_rows(view)
     assert (prefill["Off by"], prefill["Profile off by"]) == ("3 %", "44 %")
     assert prefill["Coefficients"] == "fitted to its requests"
-    assert prefill["Seconds"] == "0.02 + 0.0002 a token"
-    assert (tbt["Off by"], tbt["Seconds"]) == ("not known yet", "0")
+    assert tbt["Off by"] == "not known yet"
+    assert node_models.cost_formulas(view) == [
+        "Prefill, seconds: 0.02 + 0.0002 a token", "Time between tokens, seconds: 0",
+    ]  # fmt: skip
