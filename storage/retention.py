@@ -167,18 +167,20 @@ class Retention:
             self._sleep(took_s)
 
     def _drop_partitions(self, kind: _Kind, cut_us: int, ends_s: float) -> int:
-        """Drop whole days; how many rows they held."""
+        """Drop whole days; how many rows they held. One connection at a time: there may be one."""
         done, last_day = 0, cut_us // partitions.DAY_US
         with self._engine.connect() as connection:
-            connection.execution_options(isolation_level="AUTOCOMMIT")
-            for name in partitions.before(connection, kind.name, last_day):
-                if time.monotonic() >= ends_s:
-                    break
-                with self._counting() as counting:
-                    count = select(func.count()).select_from(text(name))
-                    rows = int(counting.scalar(count) or 0)
+            names = partitions.before(connection, kind.name, last_day)
+        for name in names:
+            if time.monotonic() >= ends_s:
+                break
+            with self._counting() as connection:
+                count = select(func.count()).select_from(text(name))
+                rows = int(connection.scalar(count) or 0)
+            with self._engine.connect() as connection:
+                connection.execution_options(isolation_level="AUTOCOMMIT")
                 partitions.drop(connection, kind.name, name)
-                done += rows
+            done += rows
         return done
 
 

@@ -127,5 +127,5 @@ def test_a_check_shows_its_level():
         "level": "failed",
         "detail": "why",
     }
-    assert "ok" in Check("x", "ok", "").mark
-    assert "red" in Check("x", "failed", "").mark
+    assert Check("x", "ok", "").colour == "green"
+    assert Check("x", "failed", "").colour == "red"
