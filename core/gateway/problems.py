@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from core.gateway.service import Service
 
 LAG_S = 0.05
+"""More than once in a minute, it is a problem."""
 
 
 def problems(service: Service) -> list[str]:
@@ -68,9 +69,9 @@ def _process(service: Service) -> list[str]:
     if refused:
         found.append(f"old records are not deleted: {_first(refused)}")
     late_s = service.upkeep.worst_lag_s
-    if late_s > LAG_S:
+    if service.upkeep.repeated_lag_s > LAG_S:
         late = f"{late_s:.1f} s" if late_s >= 1.0 else f"{late_s * 1e3:.0f} ms"
-        found.append(f"the event loop was late by {late}")
+        found.append(f"the event loop is late again and again, by up to {late}")
     return found
 
 

@@ -8,6 +8,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Iterable
+from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from core.domain import Health, NodeId
@@ -70,6 +71,12 @@ class Upkeep:
     def worst_lag_s(self) -> float:
         """Worst of the last minute."""
         return max(self._lags, default=0.0)
+
+    @property
+    def repeated_lag_s(self) -> float:
+        """Second worst of the last minute: one stall alone is over, and nobody can do a thing."""
+        worst = nlargest(2, self._lags)
+        return worst[1] if len(worst) == 2 else 0.0
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

@@ -4,9 +4,12 @@ from types import SimpleNamespace
 
 from fleet_cases import conductor, spec
 
+from core.clock import ManualClock
 from core.domain import Health, NodeId
 from core.fleet.trust import Signal
 from core.gateway.problems import problems
+from core.gateway.upkeep import Upkeep
+from core.jobs import Jobs
 
 A, B = NodeId("a"), NodeId("b")
 REFUSED = "it does not answer: connection refused"
@@ -18,7 +21,7 @@ def service(**notes):
     return SimpleNamespace(
         conductor=c, node_notes={NodeId(k): v for k, v in notes.items()},
         prompts=SimpleNamespace(distrusted={}), record_counters=lambda: None,
-        store_upkeep=None, upkeep=SimpleNamespace(worst_lag_s=0.0),
+        store_upkeep=None, upkeep=SimpleNamespace(worst_lag_s=0.0, repeated_lag_s=0.0),
     )  # fmt: skip
 
 
@@ -37,3 +40,13 @@ def test_a_doubted_cache_signal_is_told_of_nodes_that_live():
     s.conductor.set_health(A, Health.DEAD, 2.0)
     s.conductor.set_health(B, Health.DEAD, 2.0)
     assert problems(s) == ["every node is dead: requests are refused with 503"]
+
+
+def test_the_event_loop_is_a_problem_where_it_is_late_more_than_once():
+    s = service()
+    s.upkeep = upkeep = Upkeep(SimpleNamespace(jobs=Jobs(ManualClock())))
+    upkeep._lags.extend([0.01, 0.3, 0.02])
+    assert (upkeep.worst_lag_s, upkeep.repeated_lag_s) == (0.3, 0.02)
+    assert problems(s) == []
+    upkeep._lags.append(0.08)
+    assert problems(s) == ["the event loop is late again and again, by up to 300 ms"]
