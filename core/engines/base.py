@@ -284,10 +284,8 @@ def error_details(body: bytes) -> tuple[str, str | None]:
     """(code, param) of a flat error object, for an answer in OpenAI's shape."""
     found = parse_object(body)
     code, param = found.get("type"), found.get("param")
-    named = isinstance(code, str) and code
-    return str(code)[:64] if named else "engine_error", (
-        param[:256] if isinstance(param, str) else None
-    )
+    shown = code[:64] if isinstance(code, str) and code else "engine_error"
+    return shown, param[:256] if isinstance(param, str) else None
 
 
 def connectable(endpoint: str, *, host: str) -> str | None:

@@ -58,8 +58,8 @@ def cost_families(conductor: Conductor) -> Iterator[Metric]:
         "Median relative error of a node's predicted times (GET /nodes/{id}/cost)",
         labels=["node", "model", "source"],
     )
+    fits = conductor.calibration
     for spec in conductor.fleet.nodes():
-        fits = conductor.calibration
         for model, state in (("prefill", fits.prefill(spec.id)), ("tbt", fits.tbt(spec.id))):
             if math.isfinite(state.error):
                 family.add_metric([spec.id, model, state.source.value], state.error)

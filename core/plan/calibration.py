@@ -3,7 +3,6 @@
 A prefill is comparable when it had its node's queue to itself from selection to first token,
 fetched nothing, and the engine said what it reused; a decode when the mean token gap is known. A
 fit replaces the profile's coefficients once it predicts held-out observations better than they do.
-While requests are too much alike to fit slopes to, the profile's constant alone is moved.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import enum
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from core.domain import NodeId, Outcome
 from core.fleet.ledger import Reservation
@@ -26,8 +26,6 @@ class FitSource(enum.StrEnum):
     """Where live coefficients come from."""
 
     PROFILE = "profile"
-    SHIFTED = "shifted"
-    """The profile's slopes, with a constant that was observed."""
     FITTED = "fitted"
 
 
@@ -46,10 +44,13 @@ class FitState:
     """The live ones."""
 
 
-class _Model:
+Fit = TypeVar("Fit", bound=LinearFit)
+
+
+class _Model(Generic[Fit]):
     """One cost model: the profile's coefficients, what was observed, and what is live."""
 
-    def __init__(self, prior: Coefficients, fit: LinearFit) -> None:
+    def __init__(self, prior: Coefficients, fit: Fit) -> None:
         self.prior, self.live, self.fit = prior, prior, fit
         self.source = FitSource.PROFILE
         self.prior_error = self.error = math.nan
@@ -59,12 +60,10 @@ class _Model:
         fit, before = self.fit, self.live
         if fit.observations % _REFIT_EVERY or not fit.enough:
             return False
+        # Requests that are all alike say nothing of slopes: what was live stays, and is judged.
+        source, found = self.source, before
         if fit.ready:
             source, found = FitSource.FITTED, fit.coefficients()
-        elif self.source is FitSource.FITTED:
-            source, found = self.source, before  # its slopes were seen, if not lately
-        else:
-            source, found = FitSource.SHIFTED, fit.shifted(self.prior)
         self.prior_error, self.error = fit.error_of(self.prior), fit.error_of(found)
         if not self.error < self.prior_error:
             source, found, self.error = FitSource.PROFILE, self.prior, self.prior_error
@@ -83,9 +82,8 @@ class _Model:
 
 class _NodeFits:
     def __init__(self, prefill: Coefficients, tbt: Coefficients) -> None:
-        self.prefill_fit, self.tbt_fit = PrefillFit(), TbtFit()
-        self.prefill = _Model(prefill, self.prefill_fit)
-        self.tbt = _Model(tbt, self.tbt_fit)
+        self.prefill = _Model(prefill, PrefillFit())
+        self.tbt = _Model(tbt, TbtFit())
 
 
 class Calibration:
@@ -113,12 +111,12 @@ class Calibration:
         if fits and comparable and cached is not None:
             assert r.prefilled_s is not None
             length = outcome.prompt_tokens or d.request.prompt_tokens
-            fits.prefill_fit.observe(length, cached, r.prefilled_s - r.begun_s)
+            fits.prefill.fit.observe(length, cached, r.prefilled_s - r.begun_s)
             if fits.prefill.refit():
                 self._fleet.set_cost(d.prefill, fits.prefill.live)
         fits = self._fits.get(d.decode) if d.decode_slot in current else None
         if fits and outcome.tpot_s and r.batch_seen:
-            fits.tbt_fit.observe(r.batch_seen, r.kv_seen, outcome.tpot_s)
+            fits.tbt.fit.observe(r.batch_seen, r.kv_seen, outcome.tpot_s)
             if fits.tbt.refit():
                 self._fleet.set_tbt(d.decode, fits.tbt.live)
 

@@ -87,14 +87,6 @@ class LinearFit:
             self._solution = _solve(self._train.features, self._train.seconds)
         return self._solution
 
-    def shifted(self, prior: Coefficients) -> Coefficients:
-        """The prior with another constant: all that can be learned while nothing else varies.
-
-        It takes up what every request costs besides: HTTP, the engine's own scheduling.
-        """
-        rest = self._train.seconds - self._train.features @ np.array(prior)
-        return max(prior[0] + float(np.median(rest)), 0.0), prior[1], prior[2]
-
     @property
     def error(self) -> float:
         """Median relative error on the held-out observations; NaN while there are none."""

@@ -158,8 +158,8 @@ class FitView(Answer):
     """One cost model of a node. Errors are median relative ones, on requests that were not fitted
     to; None before enough of them could be compared."""
 
-    source: Literal["profile", "shifted", "fitted"]
-    """Of the live coefficients: the profile's; those with an observed constant; all observed."""
+    source: Literal["profile", "fitted"]
+    """Where the live coefficients come from."""
     observations: int
     coefficients: list[float]
     """The live ones, in s, s a unit: prefill 1, L - p, L^2 - p^2 (L tokens, p of them cached);

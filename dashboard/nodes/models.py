@@ -196,7 +196,6 @@ def _ordered(s: wire.SignalView) -> list[str]:
 
 SOURCE_WORDS = {
     "profile": "the profile's",
-    "shifted": "the profile's, with a constant observed here",
     "fitted": "fitted to its requests",
 }
 """Where a cost model's coefficients come from."""

@@ -61,15 +61,16 @@ def test_what_the_engine_reused_is_taken_off(c):
     assert prefill(c).coefficients[1] == pytest.approx(TRUE[1], rel=0.05)
 
 
-def test_prompts_that_are_all_alike_move_the_constant_alone(c):
+def test_prompts_that_are_all_alike_leave_the_profile_and_tell_its_error(c):
     slot = c.fleet.slot(NodeId("a"))
     c0, c1, c2 = (float(x[slot]) for x in (c.fleet.c0, c.fleet.c1, c.fleet.c2))
     for i in range(64):
         serve(c, 1000, now=i * 1000.0, seconds=c0 + c1 * 1000 + c2 * 1000**2 + 0.25)
     found = prefill(c)
-    assert found.source is FitSource.SHIFTED
-    assert found.error < 1e-6 < found.prior_error
-    assert found.coefficients == pytest.approx((c0 + 0.25, c1, c2))
+    assert found.source is FitSource.PROFILE
+    took = c0 + c1 * 1000 + c2 * 1000**2
+    assert found.error == found.prior_error == pytest.approx(0.25 / (took + 0.25))
+    assert found.coefficients == (c0, c1, c2)
 
 
 def test_slopes_that_were_seen_outlast_prompts_that_are_all_alike(c):
